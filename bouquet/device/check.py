@@ -30,6 +30,7 @@ LEAST_DISK_MB = 200  # for the state folder: models, and what is on its way
 LEAST_MEMORY_MB = 400  # docs/device-memory.md says what was measured
 NEAR_DAYS = 30
 STEP_SAMPLES = 256
+ANY_SHAPE = (3, 32, 32)  # of photos, where no settings say one
 MOST_COLUMNS = 20  # whose mean is said
 
 
@@ -132,12 +133,10 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
 
 
 def _photos(path: Path, strict: bool) -> Iterator[Line]:
-    """What can be said of a folder of photos without the federation's classes: every one is opened."""
-    from bouquet.client.data.folder import notes_on, npz_of
+    """What can be said of a folder of photos without the federation's classes: read as in a round, by its own."""
+    from bouquet.client.data.folder import npz_of, read_folder
     from bouquet.client.data.loading import MINIMUM_TRAIN
     from bouquet.client.data.table_text import table_files
-    from bouquet.common.data.class_folders import find_photos, read_photos
-    from bouquet.common.data.left_out import LeftOut
 
     if not path.exists():
         yield Line("data", WRONG, f"The data {path} are not there.")
@@ -159,22 +158,17 @@ def _photos(path: Path, strict: bool) -> Iterator[Line]:
         if not classes:
             yield Line("data", WRONG, f"{part} has no folders for classes, with images ({', '.join(IMAGE_SUFFIXES)}).")
             continue
-        folder_photos = find_photos(part, classes)
-        labels = [label for _, label in folder_photos.photos]
+        try:
+            own = read_folder(part, ANY_SHAPE, classes, strict=strict)
+        except BouquetError as error:
+            yield Line("data", WRONG, str(error))
+            continue
+        labels = own.y.tolist()
         counts = ", ".join(f"{name} {labels.count(k) or 'none'}" for k, name in enumerate(classes))
         needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
         few = f" A round needs {needed} at least." if len(labels) < needed else ""
         yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
-        left_out = LeftOut("photos", strict)
-        try:
-            photos = read_photos(folder_photos, (3, 32, 32), left_out=left_out)
-            left_out.check(len(labels))
-        except BouquetError as error:
-            yield Line("", WRONG, str(error))
-            continue
-        if sizes := [f"{width} × {height}" for width, height in photos.sizes]:
-            yield Line("", OK, f"Sizes {' to '.join(sizes)} pixels.")
-        for note in notes_on(folder_photos, photos, left_out):
+        for note in own.notes:
             yield Line("", WARNING, note)
 
 

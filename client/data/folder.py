@@ -16,7 +16,7 @@ from bouquet.client.data.arrays import BY_TIME, OwnData, read_npz
 from bouquet.client.data.scenes import in_time, in_two_classes, scenes, short
 from bouquet.client.data.table_text import table_files
 from bouquet.client.data.table_times import seconds_of
-from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
+from bouquet.common.data.class_folders import Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, is_clutter
 from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
@@ -142,7 +142,9 @@ def _read_class_folders(
     left_out = LeftOut("photos", strict)
     photos = read_photos(found, input_shape, report, left_out)
     left_out.check(len(found.photos))
-    notes = notes_on(found, photos, left_out)
+    notes = (*found.notes(), *left_out.notes(len(found.photos)), *in_two_classes(photos))
+    odd = ((what, files) for what, files in photos.odd.items() if files)
+    notes += tuple(f"Look at {len(files)} photos, such as {short(files[0])}: {what}." for what, files in odd)
     more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
     if until is not None:
         if (timed := in_time(photos)) is not None:
@@ -152,10 +154,3 @@ def _read_class_folders(
         more["warnings"] = (NO_TIMES,)
     scene, said = (None, ()) if divided else scenes(photos)
     return OwnData(photos.x, photos.y, scene, notes=notes + said, **more)
-
-
-def notes_on(found: Photos, photos: ReadPhotos, left_out: LeftOut) -> tuple[str, ...]:
-    """What the owner of photos should know, a sentence each."""
-    notes = (*found.notes(), *left_out.notes(len(found.photos)), *in_two_classes(photos))
-    odd = ((what, files) for what, files in photos.odd.items() if files)
-    return notes + tuple(f"Look at {len(files)} photos, such as {short(files[0])}: {what}." for what, files in odd)

@@ -5,12 +5,12 @@ Everything is judged by the median and the quartiles, which a fourth of wrong va
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_reader import Table
+from bouquet.client.data.table_reader import Table, columns_of
 from bouquet.common.settings.sections import TableSettings
 
 # What sensors and loggers write where there is no reading; 85 and −127 are a DS18B20's, others the ends of integers.
@@ -49,24 +49,21 @@ def limits_of(values: Floats) -> tuple[float, float] | None:
     return median - FENCE * spread, median + FENCE * spread
 
 
-def odd_values(table: Table, about: TableSettings) -> Iterator[str]:
-    """A sentence for each kind of value of a column that means something else, or is far outside, with lines."""
-    places, columns = 0, {}
-    for column in about.inputs:
-        columns[column] = table.inputs[:, places]
-        places += len(about.values.get(column, "1"))
-    if table.classes is None:
-        columns |= {column: table.targets[:, k] for k, column in enumerate(about.targets[: table.targets.shape[1]])}
-    for column, cells in columns.items():
+def odd_values(table: Table, about: TableSettings, limited: Container[str]) -> Iterator[str]:
+    """A sentence for each kind of value of a column that means something else, or is far outside, with lines.
+
+    ``limited`` are the columns whose scale leaves some out.
+    """
+    for column, cells in columns_of(about, table.inputs, table.targets).items():
         if column in about.values:
             continue
         known = np.isfinite(cells)
         values, lines = cells[known], table.lines[known]
         if len(values):
-            yield from _of_column(column, values, lines)
+            yield from _of_column(column, values, lines, FENCE if column in limited else FAR)
 
 
-def _of_column(column: str, values: Floats, lines: NDArray[np.int64]) -> Iterator[str]:
+def _of_column(column: str, values: Floats, lines: NDArray[np.int64], fence: float) -> Iterator[str]:
     is_sentinel = np.isin(values, SENTINELS)
     median, spread = _spread(values[~is_sentinel] if not is_sentinel.all() else values)
     if not spread:
@@ -79,7 +76,7 @@ def _of_column(column: str, values: Floats, lines: NDArray[np.int64]) -> Iterato
                 f"{column}: {there.sum()} cells hold {value:g} ({_lines(lines[there])}), which sensors write that have "
                 f"nothing to say. As gaps: table.gaps = ['{column}={value:g}']."
             )
-    far = ~is_sentinel & (np.abs(values - median) > (FENCE if limits_of(values) else FAR) * spread)
+    far = ~is_sentinel & (np.abs(values - median) > (FENCE if limits_of(values) else fence) * spread)
     if far.any():
         near = others[np.abs(others - median) <= FENCE * spread]
         shown = ", ".join(f"{value:g}" for value in values[far][:SHOWN])

@@ -114,9 +114,11 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     scaling = scaling_of(samples.x[train], samples.y[train], task.has_classes or task.reconstructs)
     train_y, test_y = samples.y[train], samples.y[test]
     x = scaling.inputs(samples.x)
-    notes = (*samples.notes, *odd_values(table, about), *capped(scaling, about))
-    warnings: list[str] = []
-    if scaling.limits or scaling.target_limits:
+    limited = capped(scaling, about)
+    notes, warnings = [*samples.notes, *odd_values(table, about, limited)], []
+    if limited:
+        inside = ", ".join(limited.values())
+        notes.append(f"Scaled by what is not far outside; what is beyond counts as the end: {inside}.")
         warnings.append("A few values are far outside of the others, and count as less: bouquet check says which.")
     if parts is not None:
         newest = x if x.ndim == 2 else x[:, :, -1]
@@ -132,7 +134,12 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
             "naive": np.concatenate([samples.naive[:, test], naive]),
             "naive_names": (*samples.naive_names, *names),
         }
-    rest |= {"notes": notes, "warnings": tuple(dict.fromkeys(warnings)), "left_out": table.left_out, "scaling": scaling}
+    rest |= {
+        "notes": tuple(notes),
+        "warnings": tuple(dict.fromkeys(warnings)),
+        "left_out": table.left_out,
+        "scaling": scaling,
+    }
     return ClientData(x[train], train_y, x[test], test_y, len(settings.data.classes), **rest)
 
 

@@ -54,10 +54,10 @@ def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targ
     Without ``needs_targets`` those stay whose target is not there, NaN or −1: what is yet to come. A window is
     ``history`` rows, one step of time after another, the step being the most common one; its targets are those
     ``horizon`` steps later. None goes over a gap in time. Raises `BouquetError` for several series in one table, but
-    for rows of which an input says which they are of.
+    for rows of which an input or the target says which they are of.
     """
     column, said = table.series
-    if said and (is_forecast or column not in about.inputs):
+    if said and (is_forecast or column not in (*about.inputs, *about.targets)):
         raise BouquetError(
             f"{said}: give each a device of its own, or one table a column for each.",
             public="This device's table has several series in one, such as of two sensors.",
@@ -118,13 +118,11 @@ def _of_columns(values: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, .
     return tuple(mean), tuple(std), tuple(limits) if any(limits) else ()
 
 
-def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
-    """A word on columns whose scale leaves out what is far outside."""
+def capped(scaling: Scaling, about: TableSettings) -> dict[str, str]:
+    """The columns whose scale leaves out what is far outside, with what it leaves."""
     words = about.words
     named = [*zip(words, scaling.limits, strict=False), *zip(about.targets, scaling.target_limits, strict=False)]
-    found = {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
-    said = f"Scaled by what is not far outside; what is beyond counts as the end: {', '.join(found.values())}."
-    return (said,) if found else ()
+    return {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
 
 
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
@@ -155,9 +153,9 @@ def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tu
 
 def _single_rows(table: Table, about: TableSettings, needs_targets: bool) -> Samples:
     inputs, filled = table.inputs, 0
-    if table.times is not None and len(table.times) > 1:
+    if about.fill and not table.series[1] and table.times is not None and len(table.times) > 1:
         steps = np.rint((table.times - table.times[0]) / _step(table.times)).astype(np.int64)
-        inputs, filled = _filled(inputs, about.fill * (not table.series[1]), steps)
+        inputs, filled = _filled(inputs, about.fill, steps)
     if table.classes is not None:
         y: NDArray[Any] = table.classes
         known = np.asarray(table.classes >= 0)

@@ -23,7 +23,7 @@ EITHER = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
-WITH_UNIT = re.compile(r"[-+−]?[\d.,]*\d(?:[eE][-+]?\d+)?\s*([^\d\s.,].{0,9})")
+WITH_UNIT = re.compile(r"[-+−]?[\d.,]*\d(?:[eE][-+]?\d+)?\s*((?![eE][-+]?\d)[^\d\s.,].{0,9})")
 MOSTLY = 0.9  # of a column's cells, that end in the same unit
 NOTHING = "\u00a0\u2009\u200b\u202f'’=\""  # between thousands, and ="21.5", which spreadsheets take for text
 BLANKS = str.maketrans({"−": "-"} | dict.fromkeys(NOTHING, None))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
 from bouquet.client.data.table_series import series_of
 from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
-from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, seconds_of, wrong_clock
+from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, odd_epoch, seconds_of, wrong_clock
 from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
@@ -115,10 +115,11 @@ def read_table(
         lost = alone_out_of_order(times, of_files, wrong)
         reading.leave_out(times, lost, "far from the rows around it: has its date lost a figure")
         wrong |= lost
-        series = reading.series(times, ~wrong)
+        right, of_lines = ~wrong, np.concatenate(found.lines)
+        rows = times[right], of_files[right], of_lines[right]
+        series = series_of(files, about.time, *rows, lambda: reading.values()[right])
         order, twice = _in_order(times, wrong, about, series[0] in about.inputs)
-        if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
-            notes.append("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.")
+        notes += odd_epoch(times)
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
     damage.check(total)
@@ -132,7 +133,10 @@ def read_table(
     inputs, goals = taken(found.inputs), taken(found.targets)
     labels = taken(found.classes) if found.classes else None
     times = None if times is None else times[order]
-    gaps = _gaps(about, inputs, reading.targets, goals, labels)
+    counts = {column: int(np.isnan(values).sum()) for column, values in columns_of(about, inputs, goals).items()}
+    if labels is not None:
+        counts[about.targets[0]] = int((labels < 0).sum())
+    gaps = {column: count for column, count in counts.items() if count}
     lines, of_files = taken(found.lines), taken(found.files)
     return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count, series)
 
@@ -155,17 +159,11 @@ def _in_order(
     return slice(None) if np.array_equal(order, np.arange(len(times))) else order, twice
 
 
-def _gaps(
-    about: TableSettings, inputs: Floats, targets: Sequence[str], goals: Floats, labels: NDArray[np.int64] | None
-) -> dict[str, int]:
-    places = [0]
-    for column in about.inputs:
-        places.append(places[-1] + len(about.values.get(column, "1")))
-    found = {c: int(np.isnan(inputs[:, k]).sum()) for c, k in zip(about.inputs, places, strict=False)}
-    found |= {c: int(np.isnan(goals[:, k]).sum()) for k, c in enumerate(targets) if labels is None}
-    if labels is not None:
-        found[targets[0]] = int((labels < 0).sum())
-    return {column: count for column, count in found.items() if count}
+def columns_of(about: TableSettings, inputs: Floats, goals: Floats) -> dict[str, Floats]:
+    """The values (n,) of each column: of words, whether it is the first of them; NaN in gaps."""
+    places = np.cumsum([0, *(len(about.values.get(column, "1")) for column in about.inputs)])
+    found = {column: inputs[:, place] for column, place in zip(about.inputs, places, strict=False)}
+    return found | {column: goals[:, k] for k, column in enumerate(about.targets[: goals.shape[1]])}
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
@@ -233,15 +231,9 @@ class _Reading:
             for _, row in Sheet(file, self.about.time, LeftOut("rows")).rows():
                 yield "T".join(row)
 
-    def series(self, times: Floats, right: NDArray[np.bool_]) -> tuple[str, str]:
-        """`series_of` the rows so far whose times are right."""
-        found = self.found
-
-        def values() -> Floats:
-            return np.concatenate([np.concatenate(found.inputs), np.concatenate(found.targets)], axis=1)[right]
-
-        of_rows = (times, np.concatenate(found.files), np.concatenate(found.lines))
-        return series_of(self.files, self.about.time, *(part[right] for part in of_rows), values)
+    def values(self) -> Floats:
+        """All numbers of the rows so far, (n, columns)."""
+        return np.concatenate([np.concatenate(self.found.inputs), np.concatenate(self.found.targets)], axis=1)
 
     def leave_out(self, times: Floats, wrong: NDArray[np.bool_], why: str) -> None:
         """Rows whose time is wrong."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_text import Sheet, columns_of
+from bouquet.client.data.table_text import Sheet
 from bouquet.common.data.left_out import MOST, LeftOut
 from bouquet.common.texts import plain
 
@@ -22,6 +22,7 @@ EACH = 4  # rows of each, on average
 FRACTION = re.compile(r"\d[.,]\d")  # of a measured number
 SURELY = 0.99  # of the rows
 UNEVEN = 2.0  # times the shortest step of series by turns, that their longest has at least; a weekday's are all alike
+JITTER = 0.2  # of the time from a row of a series to its next
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -55,13 +56,13 @@ def series_of(
 
 def _words(file: Path, about: Sequence[str], lines: Places) -> Iterator[tuple[str, list[str], Places, list[int]]]:
     """Columns of few words: the words, which of them a row has (n,), and which of the ``lines`` these are."""
-    names = columns_of(file) if len(lines) else []
-    names = [name for name in names if names.count(name) == 1 and name]
+    sheet = Sheet(file, about, LeftOut("rows"))
+    if not len(lines) or next(sheet.rows(), None) is None:
+        return
+    names = [name for name in sheet.header if name and sheet.header.count(name) == 1]
     kinds: dict[str, dict[str, int]] = {name: {} for name in names if name not in about}
     series: dict[str, list[int]] = {name: [] for name in kinds}
     rows: list[int] = []
-    if not {*about} < {*names}:
-        return
     for line, cells in Sheet(file, names, LeftOut("rows")).rows():
         if not kinds or line > lines[-1]:
             break
@@ -97,14 +98,19 @@ def _are_apart(series: Places, times: Floats) -> bool:
 
 
 def _by_turns(series: Places, times: Floats) -> bool:
-    """Whether the series follow each other in turns, at steps that differ."""
+    """Whether the series follow each other in turns, each as regular as a clock, at steps that differ.
+
+    A door opens and closes by turns, too, but when it likes.
+    """
     count = int(series.max()) + 1
     if len(series) < 3 * count or (series[count:] == series[:-count]).mean() < SURELY:
         return False
     if len(np.unique(series[:count])) < count:
         return False
+    round_ = np.abs(times[count:] - times[:-count])
+    is_regular = np.abs(round_ - np.median(round_)) <= JITTER * np.median(round_)
     steps = [np.median(np.abs(np.diff(times)[k::count])) for k in range(count)]
-    return bool(max(steps) > UNEVEN * min(steps))
+    return bool(is_regular.mean() > 1 - MOST and max(steps) > UNEVEN * min(steps))
 
 
 def _differ(values: Floats, times: Floats) -> bool:

@@ -57,7 +57,8 @@ def _is_table(file: Path) -> bool:
 class Sheet:
     """A file's rows, with the cells of the ``wanted`` columns only, each once.
 
-    ``form`` collects what was recognised that not every table has, for people, and ``notes`` what was passed over.
+    ``form`` collects what was recognised that not every table has, for people, and ``notes`` what was passed over;
+    ``header`` has all columns, once there is a row.
     """
 
     file: Path
@@ -65,6 +66,7 @@ class Sheet:
     damage: LeftOut
     form: dict[str, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
 
     def rows(self) -> Iterator[Row]:
         """The number of its line, and the cells of each row; one of another length goes to ``damage``.
@@ -74,6 +76,7 @@ class Sheet:
         lines = self.lines()
         self.wanted = [unicodedata.normalize("NFC", column) for column in self.wanted]
         above, separator, header = self._header(lines)
+        self.header = header
         places, last = self._places(header)
         name = max(self.wanted, key=len)
         seen = {*above}  # a logger that was restarted writes its header again, and what is above it

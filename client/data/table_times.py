@@ -195,6 +195,16 @@ def _out_of_order(rows: NDArray[np.intp], others: NDArray[np.intp], times: Float
     return bool(rows.max() > low if is_first else rows.min() < high)
 
 
+def odd_epoch(times: Floats) -> tuple[str, ...]:
+    """A word on times that are likely to be counted from another day than that of 1970, or in days."""
+    if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
+        return ("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.",)
+    if times.min() > time.time() + YEAR:
+        begin = datetime.fromtimestamp(times.min(), UTC)
+        return (f"All times are later than now, from {begin:%Y-%m-%d}: are they counted from 1904, as LabVIEW does?",)
+    return ()
+
+
 def alone_out_of_order(times: Floats, files: NDArray[np.int64], wrong: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which other rows than the ``wrong`` ones (n,) are alone far from both around them: a date lost a figure.
 

@@ -132,7 +132,7 @@ class ReadPhotos:
     """Photos that could be read, in order: ``x`` (n, *input_shape), ``y`` (n,) and the ``files``.
 
     ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``odd`` has the files by what is to be
-    said of them, and ``sizes`` are the smallest and the largest (width, height).
+    said of them.
     """
 
     x: NDArray[np.uint8]
@@ -141,7 +141,6 @@ class ReadPhotos:
     taken: NDArray[np.float64]
     changed: NDArray[np.float64]
     odd: dict[str, list[Path]]
-    sizes: tuple[tuple[int, int], ...]
 
 
 def read_photos(
@@ -156,7 +155,6 @@ def read_photos(
     taken = np.empty((2, len(x)))
     kept: list[tuple[Path, int]] = []
     odd: dict[str, list[Path]] = {what: [] for what in ODD}
-    sizes = set()
     step = max(1, len(photos.photos) // 10)
     # Pillow lets others work while it decodes; its warnings name no file.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(available_cores()) as pool:
@@ -171,7 +169,6 @@ def read_photos(
                     x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
                     for what in photo.odd:
                         odd[what].append(which[0])
-                    sizes.add(photo.size)
                     kept.append(which)
                 if report is not None and len(photos.photos) >= MANY_IMAGES and done % step == 0:
                     report(f"Reading the images in {photos.folder}: {done} of {len(photos.photos)}.")
@@ -179,9 +176,7 @@ def read_photos(
             pool.shutdown(cancel_futures=True)
     count, labels = len(kept), np.array([label for _, label in kept], dtype=np.int64)
     files = tuple(file for file, _ in kept)
-    by_area = sorted(sizes, key=lambda size: size[0] * size[1])
-    most = (by_area[0], by_area[-1]) if by_area else ()
-    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], odd, most)
+    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], odd)
 
 
 def _photo_or_error(file: Path, input_shape: tuple[int, ...]) -> Photo | BouquetError:

@@ -52,6 +52,7 @@ TRANSPARENT, DEEP, DIM, TORN, EMPTY = ODD = (
 )
 # Tags of EXIF; the time of the photo is in a directory of its own.
 ORIENTATION, CHANGED, DETAILS, TAKEN = 0x0112, 0x0132, 0x8769, 0x9003
+WHOLE = {1: "B", 3: "H", 4: "I"}  # EXIF's types of whole numbers; an orientation is to be the second
 _one_at_a_time = threading.Lock()
 
 
@@ -238,9 +239,9 @@ def _orientation(exif: bytes) -> int | None:
         (start,) = struct.unpack_from(f"{order}I", raw, 4)
         (count,) = struct.unpack_from(f"{order}H", raw, start)
         for place in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", raw, place)
-            if (tag, kind) == (ORIENTATION, 3):  # a SHORT
-                return int(value)
+            tag, kind = struct.unpack_from(f"{order}HH", raw, place)
+            if tag == ORIENTATION and kind in WHOLE:
+                return int(struct.unpack_from(order + WHOLE[kind], raw, place + 8)[0])
     return None
 
 

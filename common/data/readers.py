@@ -67,12 +67,17 @@ def read_arrays(path: Path) -> Arrays:
             needed, free = sum(one.file_size for one in archive.zip.infolist()), available_bytes()
             if free is not None and needed > free:
                 raise ValueError(f"its arrays take {needed // 10**6} MB, and {free // 10**6} MB are free")
-            arrays: dict[str, Any] = {key: archive[key] for key in archive.files}
-            if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
-                raise ValueError(f"{other[0]!r} is none")  # NumPy gives its bytes
-            return arrays
+            return {key: _array(path, archive, key) for key in archive.files}
     except BouquetError as error:
         raise DatasetFileError(str(error)) from error.__cause__
+
+
+def _array(path: Path, archive: Any, key: str) -> NDArray[Any]:
+    """One of them, which the error names: NumPy does not."""
+    with named(f"The array {key!r} of {path}"):
+        if not isinstance(array := archive[key], np.ndarray):
+            raise ValueError("it is none")  # NumPy gives its bytes
+        return array
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> Arrays:

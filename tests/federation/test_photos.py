@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from bouquet.common.model.build import initial_model
 from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import write_report
 from bouquet.experiments.simulation.run import simulate
 from bouquet.models.kept import device_model
 from bouquet.models.predict import predict
@@ -153,3 +154,6 @@ def test_a_bad_photo_a_new_class_and_a_dark_camera_cost_nobody_a_round(commands,
     assert dark in commands.log("c")
     assert f"c: {dark}" in commands.log("server").removeprefix(said)
     assert f"c: {dark}" in collect(tmp_path / "run")["run"]["warnings"]
+    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert f"c: {dark}" in page
+    assert "b: a class that this run does not know: blight." in page

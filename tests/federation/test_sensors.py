@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
@@ -108,6 +109,16 @@ def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands
         for said in line["by_client"].values():
             said.pop("in_use", None), said.pop("mae_kept", None)
     assert [line["by_client"] for line in done] == [line["by_client"] for line in expected]
+    models = [
+        {
+            (file.name, name): array.tobytes()
+            for file in folder.glob("*.safetensors")
+            for name, array in load_file(file).items()
+        }
+        for folder in (tmp_path / run / "models" for run in ("run", "simulated"))
+    ]
+    assert models[0]
+    assert models[0] == models[1]
     own_log = commands.log("filled-2")
     assert "is of 1970-01-01 00:00, years from the others: the clock was wrong" in own_log
     assert "column 'level' holds 'ERROR 7'; it must be a number" in own_log

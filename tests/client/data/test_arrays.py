@@ -34,6 +34,14 @@ def load(path, about=ABOUT, by_time=True, classes=(), input_shape=(2, 3), strict
     return load_folder(path, input_shape=input_shape, classes=classes, about=about, by_time=by_time, strict=strict)
 
 
+def test_half_precision_that_is_no_number_is_left_out(tmp_path):
+    x = RNG.normal(100, 9, (COUNT, 2, 3)).astype(np.float16)
+    x[7], x[20] = np.nan, np.inf
+    own = load(save(tmp_path, x=x))
+    assert (own.left_out, np.isfinite(own.train_x).all()) == (2, True)
+    assert "sample 7: 'x' holds values that are not finite" in str(own.notes)
+
+
 def test_the_newest_are_tested_whatever_their_order_and_numbers_are_scaled(tmp_path):
     mixed = RNG.permutation(COUNT)
     raw = RNG.normal(100, 9, (COUNT, 2, 3))

@@ -57,6 +57,16 @@ def test_spikes_are_named_with_their_lines(tmp_path):
     assert "5e+06, 812.5, -3e+06 (lines 9, 52, 122)" in notes[0]
 
 
+def test_whatever_counts_as_less_has_its_line_named(tmp_path):
+    level = LEVEL.copy()
+    level[50] = 60 + 15 * np.diff(np.quantile(LEVEL, (0.25, 0.75)))[0]  # 605 where 60.5 lost its point
+    found = loaded(tmp_path, level, TEMP)
+    assert bool(found.warnings) == bool(found.scaling.target_limits) == any("(line 52)" in note for note in found.notes)
+    level[50] *= 3
+    assert "far outside" in loaded(tmp_path, level, TEMP).warnings[0]
+    assert "(line 52)" in loaded(tmp_path, level, TEMP).notes[0]
+
+
 @pytest.mark.parametrize(
     ("values", "is_capped"),
     [

@@ -33,6 +33,15 @@ ODD = {
 }
 
 
+@pytest.mark.parametrize("written", [(1, "<B"), (3, "<H"), (4, "<I")])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_a_photo_is_upright_whichever_whole_number_says_how_it_was_held(written, kind, tmp_path):
+    upright = np.kron([[250, 10, 10], [10, 10, 10]], np.ones((16, 16))).astype(np.uint8)
+    held = exif((0x0112, written[0], 1, struct.pack(written[1], 6)))
+    Image.fromarray(np.rot90(upright)).save(tmp_path / "a.jpg", kind, exif=held)
+    assert (read_image(tmp_path / "a.jpg", (1, 2, 3)) > 128).tolist() == [[[True, False, False], [False] * 3]]
+
+
 def test_what_is_transparent_has_white_behind_it_and_is_said(tmp_path):
     files = save(tmp_path)
     clear = np.zeros((4, 4, 4), np.uint8)

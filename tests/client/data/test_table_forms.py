@@ -59,6 +59,8 @@ TABLES = {
     "IFTTT": (rows([f'"{s}"' for s in stamps("%B %d, %Y at %I:%M%p")]), []),
     "names of files": (rows(stamps("%Y-%m-%d_%H-%M")), []),
     "points in times": (rows(stamps("%d.%m.%Y %H.%M")), ["day first"]),
+    "exponents": (["time;level;temp", *(f"{t};{a:.3E};{b:.3E}".replace(".", ",") for t, a, b in zip(
+        stamps("%Y-%m-%dT%H:%M:%S"), LEVEL, TEMP, strict=True))], ["cells apart by ';'", "decimal comma"]),
     "text": ([rows()[0], *(f'{t},="{a}",="{b}"' for t, a, b in (r.split(",") for r in rows()[1:]))], []),
     "compact": (rows(stamps("%Y%m%d%H%M%S")), []),
     "milliseconds": (rows([f"{t}000" for t in HOURS]), ["times in milliseconds"]),
@@ -247,6 +249,9 @@ def test_tables_in_folders_below_and_what_may_be_a_spreadsheets_days_are_said(tm
     assert any("1 tables in folders" in note and "old/b.csv" in note for note in read_table(tmp_path, ABOUT).notes)
     days = [rows()[0], *(f"{46_000 + k / 24},1.0,2.0" for k in range(9))]
     assert "a spreadsheet's day numbers" in read_table(written(tmp_path, days, name="days.csv"), ABOUT).notes[0]
+    labview = rows([str(hour + 2_082_844_800) for hour in HOURS])
+    notes = read_table(written(tmp_path, labview, name="labview.csv"), ABOUT).notes
+    assert notes == ("All times are later than now, from 2092-10-14: are they counted from 1904, as LabVIEW does?",)
 
 
 @pytest.mark.parametrize("torn", [
