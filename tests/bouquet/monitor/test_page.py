@@ -79,7 +79,7 @@ def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_ot
         < held.index("<figcaption>Accuracy")
         < held.index("All runs")
     )
-    assert "Their settings are the same." in client.get("/runs", params={"a": "going", "b": "winter & <b>"}).text
+    assert "No setting differs" in client.get("/runs", params={"a": "going", "b": "winter & <b>"}).text
     for by, first in (("score", second.name), ("-score", "plants"), ("took", "plants")):
         names = re.findall(r'<tr class="row"><td>.*?>(.*?)</a>', client.get("/runs", params={"sort": by}).text)
         assert (unescape(names[0]), len(names)) == (first, 3), by
