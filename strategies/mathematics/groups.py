@@ -30,7 +30,7 @@ LOG_EFFECT = math.log(0.8)  # W_K is at most so much of what one cloud leaves: w
 LOG_ONE = math.log(0.1)  # two groups are one if one cloud leaves as little so often
 FEW = 10  # clients of two groups together, below which the test says too little to join them
 WIDTH = 2**12  # numbers of a sketch
-_DRAWS, _RESTARTS = 200, 10
+_DRAWS, _RESTARTS, _STEPS = 200, 10, 10
 _EXACT, _GRID, _LARGEST = 32, 1.1, 256  # numbers of clients: all up to the first have a null, then some up to the last
 _AT_ONCE = 2**18  # distances that k-means holds: of all draws of a null they took 160 MB
 
@@ -76,6 +76,26 @@ def deviations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return short / np.float32(median)
 
 
+def levelled(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows (n × p) less their geometric median, of lengths that are alike unless the rows have few directions.
+
+    How long a direction is says how many samples a device has, and not of what kind: few steps make it short, and few
+    samples uncertain. Beside rows of one length the short ones look like a group, and the uncertain ones each like one
+    of their own. So length l becomes l^m, with the mean m of the squared cosines of two rows: about one over the number
+    of directions. In many there is nothing else in a length, and it becomes 1; in a single one it stays, because it is
+    all there is. The geometric median, because in a mean the longest rows would move the short ones.
+    """
+    for _ in range(_STEPS):  # of Weiszfeld's algorithm
+        weights = 1 / _lengths(rows)
+        rows = rows - (weights * rows).sum(axis=0) / weights.sum()
+    lengths = _lengths(rows)
+    cosines = (rows / lengths) @ (rows / lengths).T
+    squares = np.square(cosines[~np.eye(len(rows), dtype=bool)])
+    mean_square = float(squares[squares > 0].mean()) if squares.any() else 1.0  # without a row that is the median
+    levels: NDArray[np.float32] = rows * lengths ** np.float32(min(mean_square, 1.0) - 1)
+    return levels
+
+
 def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
     """The groups of clients from their directions in each layer (n × p), which need not be centred.
 
@@ -89,8 +109,8 @@ def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
     best, clearest = Structure(np.zeros(n, dtype=np.int64), 0.0), np.zeros((n, n))
     generator = np.random.default_rng(seed)
     for rows in layers:
-        rows = deviations(rows)
-        gram = _centred((rows @ rows.T).astype(np.float64))
+        wide = levelled(deviations(rows)).astype(np.float64)  # in float32 the products' rounding would add to the rank
+        gram = _centred(wide @ wide.T)
         values, vectors = np.linalg.eigh(gram)
         rank = int(np.sum(values > 1e-9 * values[-1]))  # beyond it, vectors are whatever they are
         for k in range(2, min(MOST, n - 2, rank + 1) + 1):
@@ -171,6 +191,12 @@ def _drawn(n: int, k: int) -> Stack:
     frames = np.linalg.qr(normal - normal.mean(axis=1, keepdims=True))[0]
     logs: Stack = np.log(np.maximum(_k_means(frames, k, _RESTARTS, np.random.default_rng(1))[0] / (k - 1), 1e-300))
     return logs
+
+
+def _lengths(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each row (n, 1), and hardly anything in the place of 0."""
+    lengths: NDArray[np.float32] = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-6))
+    return lengths
 
 
 def _shortened(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
