@@ -28,7 +28,7 @@ LOG_LEVEL = math.log(1e-5)  # of one look; there is one for each cluster and rou
 LONGEST = 2.0  # of the median norm: a longer direction is cut to that, so that no client decides alone
 LOG_EFFECT = math.log(0.8)  # W_K is at most so much of what one cloud leaves: with many clients anything is significant
 LOG_ONE = math.log(0.1)  # two groups are one if one cloud leaves as little so often
-MANY = 20  # clients from which on lengths that chance alone makes are left as they are
+MANY = 16  # clients from which on lengths that chance makes stay as they are
 FEW = 10  # clients of two groups together, below which the test says too little to join them
 WIDTH = 2**12  # numbers of a sketch
 _DRAWS, _RESTARTS, _STEPS = 200, 10, 10
@@ -78,25 +78,26 @@ def deviations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def levelled(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows (n × p) less their geometric median, no longer or shorter than chance makes them: the median length is 1.
+    """Rows (n × p) less their center, hardly longer or shorter than chance makes them; the median length becomes 1.
 
     How long a direction is says how many samples a device has, and not of what kind: few steps make it short, and few
     samples uncertain. Beside rows of one length the short ones look like a group, and the uncertain ones each like one
-    of their own. In a Gaussian cloud the lengths' deviation is √(m/2) of their mean, with the mean m of the squared
-    cosines of two rows. What is beyond that is cut; below `MANY` clients, who would show the shape of a cloud, so much
-    earlier as they are fewer, because groups make m larger, too. The geometric median, because in a mean the longest
-    rows would move the short ones.
+    of their own. In a Gaussian cloud lengths vary by √(m/2) of their mean, with the mean m of the squared cosines of
+    two rows. Groups make m larger, and few clients do not show the shape of a cloud: so of n clients lengths are
+    brought within (n / `MANY`)² times that, but to at most `LONGEST` times what they were. In the center a row that is
+    longer than the median weighs as much less, because in a mean the longest ones would move the short ones.
     """
-    for _ in range(_STEPS):  # of Weiszfeld's algorithm
-        weights = 1 / _lengths(rows)
+    for _ in range(_STEPS):
+        lengths = _lengths(rows)
+        weights = 1 / np.maximum(lengths, np.median(lengths))
         rows = rows - (weights * rows).sum(axis=0) / weights.sum()
     lengths, n = _lengths(rows), len(rows)
     cosines = (rows / lengths) @ (rows / lengths).T
-    mean_square = float(np.square(cosines[~np.eye(n, dtype=bool)]).mean())
-    width = min(1.0, n / MANY) * math.sqrt(mean_square / 2)
-    median = float(np.median(lengths))
-    cut: NDArray[np.float32] = rows / lengths * np.clip(lengths / median, 1 - width, 1 + width).astype(np.float32)
-    return cut
+    width = (n / MANY) ** 2 * math.sqrt(float(np.square(cosines[~np.eye(n, dtype=bool)]).mean()) / 2)
+    before = lengths / np.median(lengths)
+    after = np.minimum(before.clip(1 - width, 1 + width), LONGEST * before).astype(np.float32)
+    levels: NDArray[np.float32] = rows / lengths * after
+    return levels
 
 
 def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
