@@ -112,7 +112,7 @@ def test_groups_are_found_beside_clients_whose_directions_are_short():
 
 
 def test_alike_clients_of_different_lengths_are_no_groups():
-    """As they are where amounts of data differ six times."""
+    """The longest six times as long as the shortest; without levelling, all twenty look like groups."""
     generator = np.random.default_rng(4)
     lengths = np.array([[1], [1], [1], [1], [1], [3], [3], [3], [0.5], [0.5]], dtype=np.float32)
     assert not any(find_groups([lengths * cloud(10, 300, generator)], seed).is_clear for seed in range(20))
