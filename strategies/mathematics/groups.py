@@ -28,9 +28,10 @@ LOG_LEVEL = math.log(1e-5)  # of one look; there is one for each cluster and rou
 LONGEST = 2.0  # of the median norm: a longer direction is cut to that, so that no client decides alone
 LOG_EFFECT = math.log(0.8)  # W_K is at most so much of what one cloud leaves: with many clients anything is significant
 LOG_ONE = math.log(0.1)  # two groups are one if one cloud leaves as little so often
+MANY = 16  # clients from which on lengths that chance makes stay as they are
 FEW = 10  # clients of two groups together, below which the test says too little to join them
 WIDTH = 2**12  # numbers of a sketch
-_DRAWS, _RESTARTS = 200, 10
+_DRAWS, _RESTARTS, _STEPS = 200, 10, 10
 _EXACT, _GRID, _LARGEST = 32, 1.1, 256  # numbers of clients: all up to the first have a null, then some up to the last
 _AT_ONCE = 2**18  # distances that k-means holds: of all draws of a null they took 160 MB
 
@@ -76,6 +77,29 @@ def deviations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return short / np.float32(median)
 
 
+def levelled(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows (n × p) less their center, hardly longer or shorter than chance makes them; the median length becomes 1.
+
+    How long a direction is says how many samples a device has, and not of what kind: few steps make it short, and few
+    samples uncertain. Beside rows of one length the short ones look like a group, and the uncertain ones each like one
+    of their own. In a Gaussian cloud lengths vary by √(m/2) of their mean, with the mean m of the squared cosines of
+    two rows. Groups make m larger, and few clients do not show the shape of a cloud: so of n clients lengths are
+    brought within (n / `MANY`)² times that, but to at most `LONGEST` times what they were. In the center a row that is
+    longer than the median weighs as much less, because in a mean the longest ones would move the short ones.
+    """
+    for _ in range(_STEPS):
+        lengths = _lengths(rows)
+        weights = 1 / np.maximum(lengths, np.median(lengths))
+        rows = rows - (weights * rows).sum(axis=0) / weights.sum()
+    lengths, n = _lengths(rows), len(rows)
+    cosines = (rows / lengths) @ (rows / lengths).T
+    width = (n / MANY) ** 2 * math.sqrt(float(np.square(cosines[~np.eye(n, dtype=bool)]).mean()) / 2)
+    before = lengths / np.median(lengths)
+    after = np.minimum(before.clip(1 - width, 1 + width), LONGEST * before).astype(np.float32)
+    levels: NDArray[np.float32] = rows / lengths * after
+    return levels
+
+
 def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
     """The groups of clients from their directions in each layer (n × p), which need not be centred.
 
@@ -89,8 +113,8 @@ def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
     best, clearest = Structure(np.zeros(n, dtype=np.int64), 0.0), np.zeros((n, n))
     generator = np.random.default_rng(seed)
     for rows in layers:
-        rows = deviations(rows)
-        gram = _centred((rows @ rows.T).astype(np.float64))
+        wide = levelled(deviations(rows)).astype(np.float64)  # in float32 the products' rounding would add to the rank
+        gram = _centred(wide @ wide.T)
         values, vectors = np.linalg.eigh(gram)
         rank = int(np.sum(values > 1e-9 * values[-1]))  # beyond it, vectors are whatever they are
         for k in range(2, min(MOST, n - 2, rank + 1) + 1):
@@ -171,6 +195,12 @@ def _drawn(n: int, k: int) -> Stack:
     frames = np.linalg.qr(normal - normal.mean(axis=1, keepdims=True))[0]
     logs: Stack = np.log(np.maximum(_k_means(frames, k, _RESTARTS, np.random.default_rng(1))[0] / (k - 1), 1e-300))
     return logs
+
+
+def _lengths(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each row (n, 1), and hardly anything in the place of 0."""
+    lengths: NDArray[np.float32] = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-6))
+    return lengths
 
 
 def _shortened(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:

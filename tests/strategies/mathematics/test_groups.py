@@ -5,7 +5,7 @@ import pytest
 
 from bouquet.common.metrics import adjusted_rand_index
 from bouquet.strategies.mathematics import groups
-from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, log_probability, sketch
+from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, levelled, log_probability, sketch
 
 
 def cloud(n, p, generator, power=0.0):
@@ -86,6 +86,36 @@ def test_deviations_are_at_most_twice_as_long_as_the_median():
     assert found[4] == 2
     assert np.abs(found[:4]).max() < 2
     assert deviations(np.zeros((3, 2), dtype=np.float32)).tolist() == [[0, 0]] * 3
+
+
+def test_lengths_are_brought_within_what_chance_makes_of_few_clients():
+    """Four rows at right angles about the center: cosines are 0 but for two of -1 in each pair, so m is 4 of 12."""
+    found = levelled(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]], dtype=np.float32))
+    width = (4 / groups.MANY) ** 2 * math.sqrt(1 / 6)  # 0.0255; the median is 2
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1 + width, 1 + width, 1 - width, 1 - width])
+    tiny = levelled(np.array([[3, 0], [-3, 0], [0, 0.5], [0, -0.5]], dtype=np.float32))  # 0.286 of the median of 1.75
+    assert np.linalg.norm(tiny, axis=1)[2:] == pytest.approx(2 * 0.5 / 1.75)
+
+
+def test_of_many_clients_lengths_stay_as_they_are():
+    rows = deviations(cloud(60, 200, np.random.default_rng(1), 1.0))
+    assert np.linalg.norm(levelled(rows), axis=1).std() == pytest.approx(np.linalg.norm(rows, axis=1).std(), rel=0.2)
+
+
+def test_groups_are_found_beside_clients_whose_directions_are_short():
+    """Two of eight went a third of the way."""
+    generator = np.random.default_rng(2)
+    rows = grouped(8, 3, generator, apart=1.5)
+    rows -= rows.mean(axis=0)
+    rows[6:] /= 3
+    assert find_groups([rows], 0).labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_alike_clients_of_different_lengths_are_no_groups():
+    """The longest six times as long as the shortest; without levelling, all twenty look like groups."""
+    generator = np.random.default_rng(4)
+    lengths = np.array([[1], [1], [1], [1], [1], [3], [3], [3], [0.5], [0.5]], dtype=np.float32)
+    assert not any(find_groups([lengths * cloud(10, 300, generator)], seed).is_clear for seed in range(20))
 
 
 def test_the_probability_falls_with_what_is_left_and_never_leaves_its_bounds():
