@@ -110,7 +110,7 @@ def test_devices_whose_data_change_move_after_one_round_which_does_not_count(met
     assert fleet.strategy.train_round.preliminary == []
 
 
-def test_where_few_train_in_a_round_those_whose_data_changed_are_asked_in_the_next_one_whoever_trains(tmp_path):
+def test_where_few_train_in_a_round_a_changed_device_is_asked_in_the_next(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[17, 0.67]]", "server.fraction_train=0.5")
     fleet.play(*range(1, 17))
     before = fleet.strategy.assignment(fleet.strategy.state)
