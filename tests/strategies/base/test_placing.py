@@ -110,6 +110,19 @@ def test_devices_whose_data_change_move_after_one_round_which_does_not_count(met
     assert fleet.strategy.train_round.preliminary == []
 
 
+def test_where_few_train_in_a_round_a_changed_device_is_asked_in_the_next(tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[17, 0.67]]", "server.fraction_train=0.5")
+    fleet.play(*range(1, 17))
+    before = fleet.strategy.assignment(fleet.strategy.state)
+    fleet.play(17)
+    changed = set(fleet.strategy.filter_of(Placing).changed)
+    fleet.play(18)
+    trained = {reply.client for reply in fleet.strategy.train_round.replies.received}
+    after = fleet.strategy.assignment(fleet.strategy.state)
+    assert changed - trained
+    assert {client for client in before if after[client] != before[client]} == changed
+
+
 def test_the_data_of_a_round_are_another_part_and_the_name_stays(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[2, 0.5]]")
     nodes = [ClientContext(fleet.settings, fleet.contexts[2], tmp_path, round=r) for r in (0, 1, 2)]
