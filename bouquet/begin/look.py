@@ -27,7 +27,7 @@ PARTS = {"train", "test"}
 LOOKED_AT = 50  # photos of a device whose size is read
 SIDE = 32  # pixels that photos are scaled to, where they are larger than `SMALL`
 SMALL = 64
-BATCH_SIZES, STEPS = (16, 8, 4), 8  # the largest that has so many steps in an epoch of most devices
+BATCH_SIZES, STEPS = (16, 8, 4), 6  # the largest that leaves most devices so many steps in an epoch
 LEAST_SIDE = 16  # of a photo that a convolution gains from
 
 
