@@ -27,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    suggest_commands=False,  # click does, too
 )
 GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  # of the commands, as --help has them
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}

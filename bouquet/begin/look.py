@@ -6,6 +6,7 @@ Nothing is asked that can be seen. What is assumed is said, a sentence each.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ PARTS = {"train", "test"}
 LOOKED_AT = 50  # photos of a device whose size is read
 SIDE = 32  # pixels that photos are scaled to, where they are larger than `SMALL`
 SMALL = 64
-BATCH_SIZES, STEPS = (16, 8, 4), 8  # the largest that has so many steps in an epoch of most devices
+BATCH_SIZES, STEPS = (16, 8, 4), 6  # the largest that leaves most devices so many steps in an epoch
 LEAST_SIDE = 16  # of a photo that a convolution gains from
 
 
@@ -61,10 +62,15 @@ def look(*folders: Path, target: str | None = None) -> Draft:
     return draft
 
 
+def batch_size_for(samples: Sequence[int]) -> int:
+    """Smaller than the default where that would leave most devices, with so many samples each, few steps."""
+    trained = median(samples) * (1 - DataSettings().test_fraction)
+    return next((size for size in BATCH_SIZES if trained >= size * STEPS), BATCH_SIZES[-1])
+
+
 def _training(draft: Draft) -> None:
-    """The batch size, smaller than the default where it would leave most devices few steps, and the learning rate."""
-    defaults, trained = TrainSettings(), median(draft.samples) * (1 - DataSettings().test_fraction)
-    size = next((size for size in BATCH_SIZES if trained >= size * STEPS), BATCH_SIZES[-1])
+    """The batch size where it is not the default, and the learning rate."""
+    defaults, size = TrainSettings(), batch_size_for(draft.samples)
     if size < defaults.batch_size:
         draft.set("train", "batch_size", size, f"{defaults.batch_size} would leave few steps on so few samples")
     draft.set("train", "learning_rate", defaults.learning_rate, RATE_COMMENT)

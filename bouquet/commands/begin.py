@@ -101,7 +101,7 @@ def try_(
     from rich.table import Table as RichTable
 
     from bouquet.begin.draft import name_of
-    from bouquet.begin.look import devices_in, look
+    from bouquet.begin.look import batch_size_for, devices_in, look
     from bouquet.begin.parts import digest, read_devices
     from bouquet.begin.trial import (
         a_guess,
@@ -135,6 +135,9 @@ def try_(
     for line in [*draft.seen, *draft.assumed] if draft else ():
         _say(line)
     if len(places) == 1:
+        if draft:  # whose batch size is for all of them in one place
+            size = batch_size_for([len(one.y) for one in devices.values()])
+            chosen = chosen.with_overrides({"train.batch_size": size})
         console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
     out /= digest(devices, chosen.data.test_fraction)
     table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")

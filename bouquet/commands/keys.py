@@ -10,7 +10,10 @@ import typer
 from bouquet.console import console
 
 keys_app = typer.Typer(
-    name="keys", help="Make certificates and keys; register devices and remove them.", no_args_is_help=True
+    name="keys",
+    help="Make certificates and keys; register devices and remove them.",
+    no_args_is_help=True,
+    suggest_commands=False,
 )
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder that holds the keys.")]
 Hosts = Annotated[

@@ -111,9 +111,9 @@ def test_a_date_in_parts_and_devices_whose_tables_differ(tmp_path):
     assert "Not every device has rain" in said
 
 
-@pytest.mark.parametrize(("samples", "size"), [(20, 4), (79, 4), (80, 8), (159, 8), (160, 16), (1000, 16)])
+@pytest.mark.parametrize(("samples", "size"), [(20, 4), (59, 4), (60, 8), (119, 8), (120, 16), (1000, 16)])
 def test_few_samples_are_trained_in_smaller_batches(samples, size, tmp_path):
-    """A fifth is tested, and an epoch has eight steps at least, or batches of four."""
+    """A fifth is tested, and an epoch has six steps at least, or batches of four."""
     y = np.arange(samples) % 2
     np.savez(tmp_path / "data.npz", x=np.zeros((samples, 4), dtype=np.float32), y=y)
     assert written(tmp_path)[0].train.batch_size == size
