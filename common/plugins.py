@@ -31,7 +31,11 @@ def load_object(name: str, what: str) -> Any:
         reason = f"{what} {name!r} cannot be imported"
         text = f"{reason}: {kind}{error}."
         top = module_name.partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and error.name == top and (Path(top).is_dir() or Path(f"{top}.py").is_file()):
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name == top
+            and (Path(top).is_dir() or Path(f"{top}.py").is_file())
+        ):
             text += " Python does not look in this folder; put PYTHONPATH=. before the command."
         raise BouquetError(text, public=f"{reason}. {SAYS_MORE}") from error
 

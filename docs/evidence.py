@@ -3,11 +3,13 @@
 ``docs/results/NAME.md`` is written at each build: what the table's file says of itself, and a table for each measure;
 beside it ``NAME.svg``, the first measure as a plot.
 The role ``{figure}`NAME / MEASURE / COLUMN / ROW` `` is one figure; what is not in the CSV file is a warning.
+A ``csv-table`` on a page shows two decimals of what its file has in three.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 from docutils import nodes
 from matplotlib.figure import Figure as Plot
 from sphinx.application import Sphinx
+from sphinx.directives.patches import CSVTable
 from sphinx.util.docutils import SphinxRole
 
 from bouquet.experiments.plots.style import svg
@@ -143,8 +146,31 @@ class FigureRole(SphinxRole):
         return [], [self.inliner.reporter.warning(f"No figure {self.text!r} in {name}.csv", line=self.lineno)]
 
 
+def two_decimals(text: str) -> str:
+    """``-.021`` as ``-.02``, and ``-.001`` as ``.00``."""
+    found = re.fullmatch(r"([-+]?)(\d*)(\.\d{3})(.*)", text, re.DOTALL)
+    if found is None:
+        return text
+    sign, whole, part, rest = found.groups()
+    rounded = f"{float(whole + part):.2f}"
+    sign = sign if float(rounded) else ""
+    return sign + (rounded if whole or not rounded.startswith("0") else rounded[1:]) + rest
+
+
+class FiguresTable(CSVTable):
+    """A ``csv-table`` that is read, not computed with."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table, with figures as a reader needs them."""
+        tables = super().run()
+        for text in [found for one in tables for found in one.findall(nodes.Text)]:
+            text.parent.replace(text, nodes.Text(two_decimals(text.astext())))
+        return tables
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx calls this."""
     app.connect("builder-inited", write_pages)
     app.add_role("figure", FigureRole())
+    app.add_directive("csv-table", FiguresTable, override=True)
     return {"parallel_read_safe": True}
