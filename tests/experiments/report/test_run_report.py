@@ -288,7 +288,7 @@ def test_an_untrained_models_error_does_not_press_the_later_ones_into_a_line():
     assert max(float(text) for _, text in whole["ticks"]) >= 0.9
 
 
-def test_a_curve_of_very_many_rounds_has_means_or_its_newest_rounds():
+def test_of_very_many_rounds_a_point_is_the_mean_of_some():
     points = (np.arange(1, 10_001), np.tile([0.0, 1.0], 5000))
     whole = chart("accuracy", [("a", "red", points), ("none", "blue", (points[0][:0], points[1][:0]))], str)
     assert len(whole["lines"]) == 1
