@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
 
 HUGE = 1e30  # the error of a model that has diverged
-FEWEST = 5  # test samples: on fewer, differences that are all 1 do not sum to over two of their deviations
+FEWEST = 5  # test samples: n differences of 1 sum to more than two deviations, 2 √n, from 5 on
 ROUND = "round"  # of what is kept in use: the round that it is of
 
 

@@ -140,7 +140,7 @@ class DeviceState:
         return next(self._all("round"), None)
 
     def use(self, model: Kept) -> None:
-        """Have models in use, whose slots are what they are called; ``round`` numbers them. The two before stay."""
+        """Put these models in use, each under its slot's name, as number ``round``. The two before stay."""
         self._keep(model.run, _IN_USE, model.round, _packed(model))
         for store in self.runs.latest_first():
             for number in _numbers(store, _TAKEN_BACK):
@@ -213,7 +213,7 @@ class DeviceState:
         last = sorted((n for n in known if n <= number), reverse=True)[:_KEPT]
         kept = last if also is None else [number, *sorted(also, reverse=True)[:_KEPT]]
         files = [_file(name, old) for old in sorted(known - set(kept))]
-        # One that goes before the new one is there must leave another, for a device that loses power in between.
+        # An old file may go before the new one is written only where another stays, for a loss of power in between.
         obsolete = files.pop(0) if files and also is None and len(known) > 2 else ""
         store.write(_file(name, number), content, obsolete)
         for file in files:

@@ -91,7 +91,7 @@ class Trial:
     def pays(self, clients: Collection[str]) -> bool | None:
         """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
 
-        Where half of them cannot say, and fewer do, a division does, by the test alone, and nothing is joined.
+        Where at least half cannot vote, and more than do, the test decides: a division pays, and nothing is joined.
         """
         said = [self.votes[client] for client in clients if client in self.votes]
         if (silent := sum(client in self.silent for client in clients)) > len(said) and 2 * silent >= len(clients):
@@ -106,8 +106,8 @@ class Trial:
     ) -> Trial:
         """What is asked after a round that left the clusters as they were, or of `Trial()` after one that did not.
 
-        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters,
-        whose ``centers`` (K × p) have parameters alone. Votes of the ``judged`` stay.
+        Clients that are ``divided`` are asked whether that pays. Without such, two clusters are asked whether to join;
+        the ``centers`` (K × p) have parameters alone. Votes of the ``judged`` stay.
         """
         refusals = self.refused + refused
         wait = min(refusals, LONGEST) if refused else max(0, self.wait - 1)
@@ -238,7 +238,7 @@ class Groups:
             before = assignment
         directions = {c: known for c, known in self.directions.items() if before.get(c) == assignment.get(c)}
         rounds = {client: self.rounds[client] for client in directions}
-        # In one matrix: of vectors of their own, each lies where an update was that is gone, and keeps its page.
+        # One matrix: each vector by itself would hold the memory page of an update that is freed.
         sketches = np.empty((len(replies), _layers(replies.layout)[-1].stop), dtype=np.float32)
         updates = {}
         for (client, update), row in zip(replies.each_update(records), sketches, strict=False):

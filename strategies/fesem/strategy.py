@@ -105,7 +105,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         )
 
     def placed(self, state: FeSEMState, chosen: Mapping[str, int]) -> FeSEMState:
-        """Where the data of these clients pulled before says nothing of where they do now."""
+        """Move these clients to the clusters that they chose, and forget where their data pulled before."""
         others = state.groups.directions.keys() - chosen.keys()
         return super().placed(replace(state, groups=state.groups.only(others)), chosen)
 
@@ -145,7 +145,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         seen = sorted({*state.seen, *replies.clients})
         if len(first.clients) < num_clusters:
             center = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, weights, origin)
-            # Of fewer clients than clusters, those that are known already bring nobody new.
+            # While fewer than K were ever seen, who was seen before is not new, though gathering began anew.
             earlier = state.gathered if len(seen) >= num_clusters else state.seen
             if {*replies.clients} <= {*earlier}:
                 return FeSEMState(center, {}, sizes=state.sizes, seen=seen)

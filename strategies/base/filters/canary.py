@@ -3,8 +3,8 @@
 Each device says after a round whether what it made errs more on its newest test samples than what it has in use: a vote
 of 1, 0 or -1, so that no device outvotes others by its size or by lying. Where the votes of those that were sent the
 same cluster's model sum to no more than 0, what they made in that round has held, and they are told so in the next
-message. A device with too few test samples to judge by itself waits for that (`bouquet.client.rounds.in_use`). Where
-the votes of those that do not lie sum to v, more than v that lie can turn it.
+message. A device with too few test samples to judge by itself waits for that (`bouquet.client.rounds.in_use`). If
+honest votes sum to v, it takes more than v liars to turn it.
 """
 
 from __future__ import annotations
