@@ -18,6 +18,7 @@ from bouquet.common.texts import plain
 
 SERIES = 50  # at most, that a column tells apart
 FIRST = 200  # rows, that series by turns are looked for in
+ALIKE = 0.1  # of a column's deviation, by which two rows of one time may differ
 EACH = 4  # rows of each, on average
 FRACTION = re.compile(r"\d[.,]\d")  # of a measured number
 SURELY = 0.99  # of the rows
@@ -114,9 +115,10 @@ def _by_turns(series: Places, times: Floats) -> bool:
 
 
 def _differ(values: Floats, times: Floats) -> bool:
-    """Whether rows of the same time mostly have other values."""
+    """Whether rows of the same time mostly have other values: more than by the digits of another export."""
     order = np.argsort(times, kind="stable")
     same = np.flatnonzero(np.diff(times[order]) == 0)
     here, after = values[order[same]], values[order[same + 1]]
-    other = ~((here == after) | (np.isnan(here) & np.isnan(after))).all(axis=1)
+    spread = np.ma.masked_invalid(values).std(axis=0).filled(0)
+    other = ((np.abs(here - after) > ALIKE * spread) | (np.isnan(here) != np.isnan(after))).any(axis=1)
     return bool(len(same) and other.mean() > 1 / 2)

@@ -57,6 +57,7 @@ def test_two_sensors_in_two_files_are_refused_by_the_files(tmp_path):
         {"data.csv": [f"{t},{k % 7},{A[k]}" for k, t in enumerate(DAYS)]},  # the weekday
         {"data.csv": [f"{t},{'ab'[k >= 90]},{A[k]}" for k, t in enumerate(HOURS)]},  # a new sensor
         {"data.csv": [*ONE[100:], *ONE[:100]]},  # put together in another order
+        {"a.csv": ONE, "b.csv": [f"{row}3" for row in ONE[60:]]},  # exported again, with more digits
         {"data.csv": [*ONE[:150], *ONE[50:]]},
         {f"{k}.csv": ONE[9 * k : 9 * k + 60] for k in range(15)},  # each week's, once a day
         {"9.csv": ONE[:60], "10.csv": ONE[60:]},
