@@ -99,9 +99,9 @@ def trial_table(
 
 def a_guess(results: Results, devices: Mapping[str, DeviceSamples]) -> float | None:
     """The mean score of who answers each device's most frequent class, or of numbers their mean; None: not known."""
-    runs = [one.run for one in results.cells_of(ALONE, COLUMN) if one.run]
     if task_of(results.table.cells[0].settings).has_classes:
         return fmean(max(Counter(one.y.tolist()).values()) / len(one.y) for one in devices.values())
+    runs = [one.run for one in results.cells_of(ALONE, COLUMN) if one.run]
     naive = [value for run in runs if (value := run.final("naive_macro")) is not None]
     return fmean(naive) if naive else None
 

@@ -123,7 +123,8 @@ def try_(
     if not settings and len(folders) == 1 and not target:
         written = Path(f"{name_of(folders[0].resolve())}.toml")  # by bouquet init
         settings = written if written.is_file() else None
-        _say(f"Settings: {settings}.") if settings else None
+        if settings:
+            _say(f"Settings: {settings}.")
     draft = None if settings else look(*folders, target=target)
     chosen = parse_settings(draft.sections, {}) if draft else load_settings(settings)
     if not folders:

@@ -46,8 +46,11 @@ def series_of(
         return "", f"{paths[0].name} and {paths[-1].name} have rows of the same times, with other values"
     for number, file in enumerate(paths):
         of_file = np.flatnonzero(files == number)
-        if not (tangled := _is_tangled(times[of_file])):
-            of_file = of_file[: 0 if number else FIRST]  # series by turns are in each of the files
+        tangled = _is_tangled(times[of_file])
+        if not tangled and number:  # series by turns are in the first file, too
+            continue
+        if not tangled:
+            of_file = of_file[:FIRST]
         for column, words, series, rows in _words(file, about, lines[of_file]):
             if (_are_apart if tangled else _by_turns)(series, times[of_file][rows]):
                 shown = ", ".join(plain(word, 20) for word in sorted(words)[:3])

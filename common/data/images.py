@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that package is installed
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".mpo", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"),
-)
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".mpo")
+IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 # Pillow goes by what is in a file, and has others do some of it: an EPS that is called .jpg started Ghostscript.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF")
 DEEPEST = 50  # folders below one another

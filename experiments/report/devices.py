@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, is_known
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, is_known, is_level
 from bouquet.server.record.overview import (
     AWAY,
     DONE,
@@ -104,8 +104,8 @@ def difference(beside: Mapping[str, float], score: Score) -> str:
     if not is_known(beside):
         return ""
     found = beside[OWN] - beside[ALONE]
-    by = apart_text(found, score)
-    return by if not found or by == "0.0 points" else f"{'+' if found > 0 else '−'}{by}"
+    sign = "" if is_level(found, score) else "+" if found > 0 else "−"
+    return f"{sign}{apart_text(found, score)}"
 
 
 def machine(numbers: Mapping[str, Any]) -> str:

@@ -45,15 +45,20 @@ def apart_text(difference: float, score: Score) -> str:
     return f"{100 * apart:.1f} points" if score.key == ACCURACY.key else score.text(float(f"{apart:.2g}"))
 
 
+def is_level(difference: float, score: Score) -> bool:
+    """Whether two scores so far apart are read as the same."""
+    return not difference or apart_text(difference, score) == "0.0 points"
+
+
 def gain(scores: Mapping[str, float], score: Score) -> str:
     """What is in use against alone, in words: ``5.9 points better than alone``; empty where it is not known."""
     if not is_known(scores):
         return ""
     difference = scores[OWN] - scores[ALONE]
-    by = apart_text(difference, score)
-    if by == "0.0 points" or not difference:
+    if is_level(difference, score):
         return "as good as alone"
-    return f"{by} {'better' if score.is_better(scores[OWN], scores[ALONE]) else 'worse'} than alone"
+    how = "better" if score.is_better(scores[OWN], scores[ALONE]) else "worse"
+    return f"{apart_text(difference, score)} {how} than alone"
 
 
 def means(beside: Gains) -> dict[str, float]:

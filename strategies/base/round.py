@@ -108,13 +108,17 @@ class Receiver(MethodHooks[State], Sampling):
         """What finds a model by its digest, where a filter keeps those that devices hold."""
         return next((each.find for each in self.filters if each.find), None)
 
-    def _choices(self, state: State, clients: Sequence[str], idle: Sequence[str], ask: Ask) -> dict[str, int]:
-        """Client → the cluster that it chose: of the round's that are new, and all whose data changed (`Placing`)."""
+    def _choices(self, state: State, clients: Sequence[str], free: Sequence[str], ask: Ask) -> dict[str, int]:
+        """Client → the cluster that it chose (`Placing`): of the round's ``clients`` those that are new or changed.
+
+        Of the others that are ``free``, which has all that are at no task, those whose data changed.
+        """
         if (placing := self.filter_of(Placing)) is None:
             return {}
         centers = self.centers(state)
-        able = [client for client in idle if client in self._nodes.judging]
-        questions = placing.questions(able, {*idle} - {*clients} | {*self.assignment(state)}, centers)
+        able = [client for client in free if client in self._nodes.judging]
+        others = {*free} - {*clients}
+        questions = placing.questions(able, others | {*self.assignment(state)}, centers)
         chosen = ask(questions).choices(len(centers)) if questions else {}
         self.train_round.forget(questions)
         return chosen

@@ -113,7 +113,7 @@ class MethodStrategy(Participants[State], Strategy):
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
         at_work = self.late.clients
-        clients, idle = ([client for client in group if client not in at_work] for group in (clients, nodes))
+        clients, free = ([client for client in group if client not in at_work] for group in (clients, nodes))
         now.sampled = len(clients)
 
         def ask(instructions: Mapping[str, Instruction], most: float = math.inf) -> Replies:
@@ -126,7 +126,7 @@ class MethodStrategy(Participants[State], Strategy):
             self.give_up(silent)
             return self._read(layout, replies)
 
-        placed = self._choices(state, clients, idle, lambda questions: ask(questions, IDENTIFY_TIMEOUT))
+        placed = self._choices(state, clients, free, lambda questions: ask(questions, IDENTIFY_TIMEOUT))
         state = self.placed(state, placed) if placed else state
         self.state = state = self.prepare(state, server_round, clients, ask)
         planned = self.plan(state, server_round, clients)
