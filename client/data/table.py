@@ -53,13 +53,12 @@ def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targ
 
     Without ``needs_targets`` those stay whose target is not there, NaN or −1: what is yet to come. A window is
     ``history`` rows, one step of time after another, the step being the most common one; its targets are those
-    ``horizon`` steps later. None goes over a gap in time. Raises `BouquetError` for several series in one table, but
-    for rows of which an input or the target says which they are of.
+    ``horizon`` steps later. None goes over a gap in time. Raises `BouquetError` for windows of several series in one
+    table; each of their rows is a sample.
     """
-    column, said = table.series
-    if said and (is_forecast or column not in (*about.inputs, *about.targets)):
+    if table.series and is_forecast:
         raise BouquetError(
-            f"{said}: give each a device of its own, or one table a column for each.",
+            f"{table.series}: give each a device of its own, or one table a column for each.",
             public="This device's table has several series in one, such as of two sensors.",
         )
     return (_windows if is_forecast else _single_rows)(table, about, needs_targets)
@@ -153,7 +152,7 @@ def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tu
 
 def _single_rows(table: Table, about: TableSettings, needs_targets: bool) -> Samples:
     inputs, filled = table.inputs, 0
-    if about.fill and not table.series[1] and table.times is not None and len(table.times) > 1:
+    if about.fill and not table.series and table.times is not None and len(table.times) > 1:
         steps = np.rint((table.times - table.times[0]) / _step(table.times)).astype(np.int64)
         inputs, filled = _filled(inputs, about.fill, steps)
     if table.classes is not None:

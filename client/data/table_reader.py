@@ -38,7 +38,7 @@ class Table:
     ``inputs`` (n, width) and ``targets`` (n, targets) have NaN where there is a gap; ``classes`` (n,) are −1 there;
     ``times`` (n,) are seconds, None without a column of them; ``lines`` (n,) are those of the file, and ``files`` (n,)
     which of the `table_files` that is. ``gaps`` are how many cells of a column are empty, where there are some;
-    ``left_out`` counts rows that do not fit, and ``series`` is what `series_of` says.
+    ``left_out`` counts rows that do not fit, and ``series`` is what `series_of` says for sure.
     """
 
     inputs: Floats
@@ -50,7 +50,7 @@ class Table:
     gaps: Mapping[str, int]
     notes: tuple[str, ...] = ()
     left_out: int = 0
-    series: tuple[str, str] = ("", "")
+    series: str = ""
 
 
 @dataclass
@@ -106,7 +106,7 @@ def read_table(
             f"{path} has no rows below its header. {why}".rstrip(), public="This device's table has no rows."
         )
     order: NDArray[np.intp] | slice = slice(None)
-    series = "", ""
+    series = ""
     times = np.concatenate(found.times) if about.time else None
     if times is not None:
         of_files = np.concatenate(found.files)
@@ -117,8 +117,12 @@ def read_table(
         wrong |= lost
         right, of_lines = ~wrong, np.concatenate(found.lines)
         rows = times[right], of_files[right], of_lines[right]
-        series = series_of(files, about.time, *rows, lambda: reading.values()[right])
-        order, twice = _in_order(times, wrong, about, series[0] in about.inputs)
+        said, is_sure = series_of(files, about.time, *rows, lambda: reading.values()[right])
+        if is_sure:
+            series = said
+        elif said:
+            notes.append(f"{said}: if they are of several sensors, give each a device, or one table a column for each.")
+        order, twice = _in_order(times, wrong, about, bool(series))
         notes += odd_epoch(times)
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")

@@ -1,6 +1,7 @@
 """Several series in one table, as of two sensors by turns: taken for one, each window would go to and fro.
 
-A column, or the file, tells them apart where each series by itself goes forward in time and the whole does not.
+A column, or the file, tells them apart where each series by itself goes forward in time, the whole does not, and they
+have other values at the same times. What only looks so is read: a logger that wrote rows again, a weekday, a burst.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from bouquet.common.texts import plain
 SERIES = 50  # at most, that a column tells apart
 FIRST = 200  # rows, that series by turns are looked for in
 ALIKE = 0.1  # of a column's deviation, by which two rows of one time may differ
+JUMP = 2.0  # times what a series changes by from row to row, that one differs from another by
 EACH = 4  # rows of each, on average
 FRACTION = re.compile(r"\d[.,]\d")  # of a measured number
 SURELY = 0.99  # of the rows
-UNEVEN = 2.0  # times the shortest step of series by turns, that their longest has at least; a weekday's are all alike
+OFTEN = 0.2  # of the rows in order of time are of another series than the one before; of an hour twice in autumn fewer
 JITTER = 0.2  # of the time from a row of a series to its next
+DAY = 86_400.0
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -36,14 +39,15 @@ def series_of(
     files: Places,
     lines: Places,
     values: Callable[[], Floats],
-) -> tuple[str, str]:
-    """The column that tells several series apart, '' where the file does, and a sentence; both '' where it is one.
+) -> tuple[str, bool]:
+    """A sentence on several series, with the column or the files that tell them apart, and whether they surely are.
 
-    ``times``, ``files`` and ``lines`` (n,) are of the rows as they lie in the files ``paths``, as ``values`` (n,
-    columns) would be; the columns ``about`` say when a row is of.
+    '' where it is one. Not sure are series that take turns, as a pump's states could. ``times``, ``files`` and
+    ``lines`` (n,) are of the rows as they lie in the files ``paths``, as ``values`` (n, columns) would be; the columns
+    ``about`` say when a row is of.
     """
-    if len(paths) > 1 and _is_tangled(times) and _are_apart(files, times) and _differ(values(), times):
-        return "", f"{paths[0].name} and {paths[-1].name} have rows of the same times, with other values"
+    if len(paths) > 1 and _is_tangled(times) and _are_apart(files, times) and _differ(files, times, values()):
+        return f"{paths[0].name} and {paths[-1].name} are of the same time, with other values", True
     for number, file in enumerate(paths):
         of_file = np.flatnonzero(files == number)
         tangled = _is_tangled(times[of_file])
@@ -52,10 +56,12 @@ def series_of(
         if not tangled:
             of_file = of_file[:FIRST]
         for column, words, series, rows in _words(file, about, lines[of_file]):
-            if (_are_apart if tangled else _by_turns)(series, times[of_file][rows]):
+            when = times[of_file][rows]
+            if (_are_apart if tangled else _by_turns)(series, when) and _differ(series, when, values()[of_file][rows]):
                 shown = ", ".join(plain(word, 20) for word in sorted(words)[:3])
-                return column, f"{file.name} has {len(words)} series, of which {column!r} says which ({shown})"
-    return "", ""
+                said = f"{file.name} has {len(words)} series, of which {column!r} says which ({shown})"
+                return said, tangled
+    return "", False
 
 
 def _words(file: Path, about: Sequence[str], lines: Places) -> Iterator[tuple[str, list[str], Places, list[int]]]:
@@ -98,30 +104,46 @@ def _are_apart(series: Places, times: Floats) -> bool:
         if len(steps) and max((steps > 0).mean(), (steps < 0).mean()) < SURELY:
             return False
     ordered = series[np.argsort(times, kind="stable")]
-    return bool((np.diff(ordered) != 0).mean() > MOST)
+    return bool((np.diff(ordered) != 0).mean() > OFTEN)
 
 
 def _by_turns(series: Places, times: Floats) -> bool:
-    """Whether the series follow each other in turns, each as regular as a clock, at steps that differ.
+    """Whether the series follow each other in turns, each as regular as a clock, but not day by day.
 
-    A door opens and closes by turns, too, but when it likes.
+    A door opens and closes by turns, too, but when it likes; a weekday and an hour come again after days.
     """
     count = int(series.max()) + 1
     if len(series) < 3 * count or (series[count:] == series[:-count]).mean() < SURELY:
         return False
     if len(np.unique(series[:count])) < count:
         return False
-    round_ = np.abs(times[count:] - times[:-count])
-    is_regular = np.abs(round_ - np.median(round_)) <= JITTER * np.median(round_)
-    steps = [np.median(np.abs(np.diff(times)[k::count])) for k in range(count)]
-    return bool(is_regular.mean() > 1 - MOST and max(steps) > UNEVEN * min(steps))
+    turn = np.abs(times[count:] - times[:-count])
+    usual = np.median(turn)
+    is_regular = np.abs(turn - usual) <= JITTER * usual
+    return bool(is_regular.mean() > 1 - MOST and (usual < DAY / 2 or usual % DAY > DAY / 24))
 
 
-def _differ(values: Floats, times: Floats) -> bool:
-    """Whether rows of the same time mostly have other values: more than by the digits of another export."""
+def _differ(series: Places, times: Floats, values: Floats) -> bool:
+    """Whether in most columns one series has other values than another at the same time.
+
+    Rows of the same time differ by more than the digits of another export. Where there are none, a row differs from
+    the next in time, which is of another series, by more than a series changes by from row to row.
+    """
     order = np.argsort(times, kind="stable")
-    same = np.flatnonzero(np.diff(times[order]) == 0)
-    here, after = values[order[same]], values[order[same + 1]]
+    series, times, values = series[order], times[order], values[order]
     spread = np.ma.masked_invalid(values).std(axis=0).filled(0)
-    other = ((np.abs(here - after) > ALIKE * spread) | (np.isnan(here) != np.isnan(after))).any(axis=1)
-    return bool(len(same) and other.mean() > 1 / 2)
+    changes = np.flatnonzero(np.diff(series) != 0)
+    least = ALIKE * spread
+    if (same := changes[np.diff(times)[changes] == 0]).size > MOST * len(times):
+        changes = same
+    else:
+        own = np.concatenate([np.diff(values[series == one], axis=0) for one in np.unique(series)])
+        least = np.maximum(least, JUMP * _median(np.abs(own)))
+    apart = _median(np.abs(values[changes] - values[changes + 1]))
+    return bool((apart > least)[spread > 0].mean() > 1 / 2) if (spread > 0).any() else False
+
+
+def _median(values: Floats) -> Floats:
+    """Of each column, without its gaps."""
+    found: Floats = np.ma.median(np.ma.masked_invalid(values), axis=0).filled(0)
+    return found

@@ -208,8 +208,8 @@ def odd_epoch(times: Floats) -> tuple[str, ...]:
 def alone_out_of_order(times: Floats, files: NDArray[np.int64], wrong: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which other rows than the ``wrong`` ones (n,) are alone far from both around them: a date lost a figure.
 
-    Those that are of a time that another row has, or more than a day off: what came late fills a gap. None, where they
-    are many: such a file has no order.
+    Those that are of a time that another row has, or more than a day and three steps off: what came late fills a gap.
+    None, where they are many: such a file has no order.
     """
     alone, rows = np.zeros(len(times), dtype=bool), np.flatnonzero(~wrong)
     times, files = times[rows], files[rows]
@@ -219,8 +219,9 @@ def alone_out_of_order(times: Floats, files: NDArray[np.int64], wrong: NDArray[n
     far = ((here - before) * (here - after) > 0) & (off >= np.maximum(HOUR, apart / 2)) & (apart > 0)
     far &= (files[:-2] == files[1:-1]) & (files[1:-1] == files[2:])
     if far.sum() <= max(1.0, MOST * len(times)):
+        late = max(DAY, 3 * float(np.median(np.abs(np.diff(times)))))
         for i in map(int, np.flatnonzero(far)):
-            alone[rows[i + 1]] = off[i] > DAY or (times == here[i]).sum() > 1
+            alone[rows[i + 1]] = off[i] > late or (times == here[i]).sum() > 1
     return alone
 
 
