@@ -49,7 +49,7 @@ def test_a_test_has_a_number_of_samples():
 
 def test_of_a_traceback_the_line_is_told_that_says_what_failed():
     of_flower = (
-        "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::ClientAppActor.run()\x1b[39m (pid=1)\n"
+        "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::ClientAppActor.run()\x1b[39m\n"
         '  File "client_app.py", line 163, in __call__\n'
         "Exception ClientAppException occurred. Message: No query function registered with name 'identify''>"
     )
