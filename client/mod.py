@@ -168,7 +168,8 @@ class BorrowedSession(Session):
             _asked.reset(token)
         if terms and not request.has_asked:
             raise BouquetError(
-                "This device's ClientApp was to add client.mod.penalty(model) to its loss (adds_penalty), and did not."
+                "This device's ClientApp was to add bouquet.client.mod.penalty(model) to its loss (adds_penalty), "
+                "and did not."
             )
         records = records_of(reply.content, ArrayRecord)
         if len(records) != 1:

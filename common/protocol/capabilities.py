@@ -19,7 +19,7 @@ MEANING = {
     TRAINING: "training of its own: other steps, epochs or layers than a ClientApp's own, or gradients",
 }
 _OWN = 'take Bouquet\'s own ClientApp (clientapp = "bouquet.client.app:app")'
-_AROUND = "put client.mod.around() around yours"
+_AROUND = "put bouquet.client.mod.around() around yours"
 
 
 def capabilities(answer: Arrival) -> frozenset[str]:

@@ -205,13 +205,13 @@ def _run_all(
                 while waiting and len(running) < jobs:
                     result = waiting.pop()
                     running[_begin(result.cell, folder / result.cell.slug, begin)] = result, time.monotonic()
-                state = _state_text(results, [result for result, _ in running.values()], folder)
                 ended = [process for process in running if process.has_ended]
-                progress.update(bar, advance=len(ended), state=state)
                 for process in ended:
                     result, since = running.pop(process)
                     _take(result, process, folder / result.cell.slug)
                     _say(result, time.monotonic() - since, console, quiet)
+                state = _state_text(results, [result for result, _ in running.values()], folder)
+                progress.update(bar, advance=len(ended), state=state)
                 if not ended:
                     time.sleep(0.1)
         except KeyboardInterrupt:

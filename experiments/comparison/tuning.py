@@ -23,7 +23,7 @@ from bouquet.experiments.comparison.cell_process import CellProcess
 from bouquet.experiments.comparison.measures import parse_metric
 from bouquet.experiments.comparison.run import Begin, Results, check_cells, run_table
 from bouquet.experiments.comparison.table import ComparisonTable, tuning_table
-from bouquet.experiments.comparison.tuning_grids import ChosenValues, choose, combinations, label_of
+from bouquet.experiments.comparison.tuning_grids import ChosenValues, Tune, choose, combinations, label_of
 from bouquet.server.run_folder import SUMMARY
 
 Choices = Mapping[tuple[str, str], ChosenValues]
@@ -49,8 +49,8 @@ def run_comparison(
         check_apart(data, column)
     tuning, folder = tuning_table(table), out / "tune"
     if not quiet:
-        seeds = _listed(table.tune.seeds)
-        console.print(f"Tuning is {len(tuning.cells)} cells on the seeds {seeds}, then {len(table.cells)} are run.")
+        seeds = _seeds(table.tune)
+        console.print(f"Tuning is {len(tuning.cells)} cells on {seeds}, then {len(table.cells)} are run.")
     if check is not None and not all((folder / "cells" / cell.slug / SUMMARY).exists() for cell in tuning.cells):
         check_cells(table.cells, check)
     tried = run_table(tuning, folder, jobs, console, check, quiet, begin)
@@ -160,8 +160,7 @@ def tuning_notes(results: Results) -> list[str]:
     keys = sorted({key for grid in table.tune.grids.values() for key in grid})
     said = [
         f"{_listed(keys)} {'was' if len(keys) == 1 else 'were'} chosen for each row and column by the best mean "
-        f"{chosen_by(table)} of what the row tests, on the seeds {_listed(table.tune.seeds)}, which the table does not "
-        "show."
+        f"{chosen_by(table)} of what the row tests, on {_seeds(table.tune)}, which the table does not show."
     ]
     if own := shared_columns(table):
         said.append(f"{_listed(own)}: chosen on devices' own samples, which the table may test on under another seed.")
@@ -199,3 +198,7 @@ def choice_table(results: Results) -> list[tuple[str, list[str], list[list[str]]
 
 def _listed(values: Any) -> str:
     return ", ".join(map(str, values))
+
+
+def _seeds(tune: Tune) -> str:
+    return f"the seed{'s' if len(tune.seeds) > 1 else ''} {_listed(tune.seeds)}"

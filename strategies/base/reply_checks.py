@@ -47,6 +47,8 @@ _SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_meth
 _SHARES |= {ACCURACY.own, ACCURACY.alone, ACCURACY.received}
 _COUNTS = {TEST_EXAMPLES, LEFT_OUT}
 
+_TRACEBACKS = ("Traceback (most recent call last)", "ray::")  # of Flower's simulation, which sends the whole
+
 
 def reported(message: Message) -> str:
     """The reason of a reply that carries an error."""
@@ -60,7 +62,9 @@ def refused(error: BouquetError) -> str:
 
 
 def told(reason: str) -> str:
-    """A reason that a device gave, as it stands in the record."""
+    """A reason that a device gave, as it stands in the record: of a traceback the last line, which says what failed."""
+    if any(mark in reason for mark in _TRACEBACKS):
+        reason = reason.rstrip().rsplit("\n", 1)[-1].removesuffix("'>")
     return plain(f"The device reported: {reason}")
 
 

@@ -20,10 +20,12 @@ SLUGS = ["fesem-digits-s0", "fed-avg-digits-s0", "fesem-digits-s1", "fed-avg-dig
 
 
 def test_every_cell_is_run_once_and_then_kept(compare, tmp_path):
-    first, runner, _ = compare()
+    first, runner, shown = compare()
     again, idle, said = compare()
 
     assert runner.ran == SLUGS
+    assert "4/4 cells" in shown
+    assert "running" not in shown
     assert idle.ran == []
     assert "4 of 4 cells are done already." in said
     assert render_csv(again) == render_csv(first)

@@ -115,6 +115,11 @@ def test_what_was_chosen_is_in_the_tables_and_files(compare, tmp_path):
     assert first["tried"][1]["accuracy_by_seed"] == {"100": pytest.approx(0.85), "101": pytest.approx(0.85)}
 
 
+def test_one_tune_seed_is_called_one(compare):
+    _, _, said = compare("seeds = [100, 101]", "seeds = [100]")
+    assert "cells on the seed 100, then" in said
+
+
 def test_a_row_of_trained_models_is_not_plotted_as_received(compare, monkeypatch):
     seen = []
     monkeypatch.setattr(tables, "compared_by_round", lambda title, axis, runs, of: seen.append(set(runs)))

@@ -1,4 +1,4 @@
-"""Metrics of a reply: what must be a share, and what a stock app may call as it likes."""
+"""Metrics of a reply: what must be a share, what a stock app may call as it likes; and errors, as they are told."""
 
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
@@ -6,7 +6,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from bouquet.common.protocol import F1, NUM_EXAMPLES, TEST_EXAMPLES, ProtocolError
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base.reply_checks import read_metrics
+from bouquet.strategies.base.reply_checks import read_metrics, told
 
 InlineGrid({})  # gives Flower's Message its sender
 OF_SCORE = ("key", "trained", "served", "of_method", "own", "alone", "received", "validation")
@@ -45,3 +45,15 @@ def test_a_test_has_a_number_of_samples():
     content = RecordDict({"metrics": MetricRecord({"accuracy": 0.5})})
     with pytest.raises(ProtocolError, match="'num-examples' is missing"):
         read_metrics(Message(content, dst_node_id=1, message_type="evaluate"))
+
+
+def test_of_a_traceback_the_line_is_told_that_says_what_failed():
+    of_flower = (
+        "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::ClientAppActor.run()\x1b[39m\n"
+        '  File "client_app.py", line 163, in __call__\n'
+        "Exception ClientAppException occurred. Message: No query function registered with name 'identify''>"
+    )
+    said = told(of_flower)
+    assert said.startswith("The device reported: Exception ClientAppException occurred.")
+    assert said.endswith("Message: No query function registered with name 'identify'")
+    assert told("The disk is full.\nIt has 2 GB.") == "The device reported: The disk is full. It has 2 GB."
