@@ -25,8 +25,8 @@ THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 WITH_UNIT = re.compile(r"[-+−]?[\d.,]*\d(?:[eE][-+]?\d+)?\s*((?![eE][-+]?\d)[^\d\s.,].{0,9})")
 MOSTLY = 0.9  # of a column's cells, that end in the same unit
-NOTHING = "\u00a0\u2009\u200b\u202f'’=\""  # between thousands, and ="21.5", which spreadsheets take for text
-BLANKS = str.maketrans({"−": "-"} | dict.fromkeys(NOTHING, None))
+BETWEEN = re.compile("(?<=\\d)[\u00a0\u2009\u200b\u202f'’](?=\\d{3}(?!\\d))")  # thousands; 1'30 is a minute and a half
+AROUND = "\u200b'’=\""  # ="21.5", which spreadsheets take for text
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +80,9 @@ class Numbers:
         """Infinite where it is none."""
         if cell.lower() in GAPS or cell in gaps:
             return math.nan
-        text = cell.removesuffix(end).strip().translate(BLANKS)
+        text = _bare(cell.removesuffix(end))
+        if end and not cell.endswith(end) and text.strip("0.,"):
+            return math.inf  # 850 beside 1.2 k
         if self.decimal == "," and COMMA.fullmatch(text):
             text = text.replace(".", "").replace(",", ".")
         elif self.decimal == "," and POINTS.fullmatch(text):
@@ -93,13 +95,18 @@ class Numbers:
             return math.inf
 
 
+def _bare(cell: str) -> str:
+    """Without what stands between thousands and around a number."""
+    return BETWEEN.sub("", cell.strip().strip(AROUND).replace("−", "-"))
+
+
 def _odd(cells: Sequence[str]) -> list[str]:
     """The cells that are no gaps, where one is no plain number."""
     try:
         for cell in cells:
             float(COMMON_GAPS.get(cell, cell))
     except ValueError:
-        return [text for cell in cells if (text := cell.translate(BLANKS)).lower() not in GAPS]
+        return [text for cell in cells if (text := _bare(cell)).lower() not in GAPS]
     return []
 
 

@@ -185,6 +185,7 @@ class _Reading:
     found: _Columns = field(default_factory=_Columns)
     form: dict[str, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    units: dict[tuple[str, bool], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.wanted = tuple(dict.fromkeys((*self.about.inputs, *self.targets, *self.about.time)))
@@ -210,7 +211,9 @@ class _Reading:
                     continue
             cells = dict(zip(self.wanted, zip(*(row for _, row in part), strict=True), strict=True))
             try:
-                written = written or Numbers.of({c: cells[c] for c in self.numbers}, self.about.decimal, sheet.form)
+                if written is None:
+                    written = Numbers.of({c: cells[c] for c in self.numbers}, self.about.decimal, sheet.form)
+                    self._same_units(units, written.ends)
                 self._read_part(file, cells, np.array([line for line, _ in part]), written)
             except BouquetError as error:
                 where = "" if str(file) in str(error) else f"{file}: "
@@ -229,6 +232,16 @@ class _Reading:
             units.append(row)
             form[f"units in line {line}"] = None
         return units
+
+    def _same_units(self, lines: Sequence[Sequence[str]], ends: Mapping[str, str]) -> None:
+        """Raise `BouquetError` where a column has another unit than in a file before, below its header or in cells."""
+        below = {(c, True): " ".join(line[self.wanted.index(c)] for line in lines) for c in self.numbers if lines}
+        for key, unit in (below | {(column, False): end for column, end in ends.items()}).items():
+            if (known := self.units.setdefault(key, unit)) != unit:
+                raise BouquetError(
+                    f"{key[0]!r} is in {unit!r}, and in another file of this device in {known!r}.",
+                    public="A column of this device's tables changes its unit.",
+                )
 
     def _stamps(self) -> Iterator[str]:
         for file in self.files:

@@ -13,6 +13,7 @@ import csv
 import gzip
 import io
 import lzma
+import re
 import stat
 import unicodedata
 import zlib
@@ -25,15 +26,18 @@ from typing import Any
 
 from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
+from bouquet.common.system.resources import available_bytes
 from bouquet.common.texts import plain
 
 PARQUET = ".parquet"
 SUFFIXES = (".csv", ".csv.gz", ".csv.xz", PARQUET)
+ROTATED = re.compile(r"[.-]\d+(?=(\.gz|\.xz)?$)")  # what logrotate makes of a .csv: .csv.1, .csv-20261014, .csv.2.gz
 SEPARATORS = (",", ";", "\t", "|", " ")  # the last of them stands for any white space
 PARTS = 10_000  # rows of Parquet that are in memory as text at once
 PREAMBLE = 100  # lines that a header may come after
 QUOTED = 20  # lines that a cell in quotation marks may go over
 LOST = 16 * "\0"  # what a card has where power was lost
+LONGEST = 1 << 20  # characters of a line: zeros that are never written have no end, and a packed file has gigabytes
 SNIFFED = 4096  # bytes, to see whether each character is two
 A_ROW_IS_LEFT_OUT = "A row of this device's table is longer or shorter than its header."
 
@@ -50,7 +54,7 @@ def table_files(path: Path) -> list[Path]:
 
 
 def _is_table(file: Path) -> bool:
-    return file.name.lower().endswith(SUFFIXES)  # a card of an Arduino has DATALOG.CSV
+    return ROTATED.sub("", file.name.lower()).endswith(SUFFIXES)  # a card of an Arduino has DATALOG.CSV
 
 
 @dataclass
@@ -169,8 +173,11 @@ class Sheet:
     def lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of the lines that have an end: a logger may be in the middle of the last."""
         with named(f"The table {self.file}"):
-            if not stat.S_ISREG(self.file.stat().st_mode):  # a pipe would never end
+            about, free = self.file.stat(), available_bytes()
+            if not stat.S_ISREG(about.st_mode):  # a pipe would never end
                 raise OSError(0, "it is no file")
+            if free is not None and about.st_size > free:
+                raise OSError(0, f"it takes {about.st_size // 10**6} MB, and {free // 10**6} MB are free")
             # At once: a file may be written anew while it is read. By content: many are named as they are not.
             content: Any = io.BytesIO(self.file.read_bytes())
             head = bytes(content.getbuffer()[:6])
@@ -192,8 +199,12 @@ class Sheet:
         text = io.TextIOWrapper(content, encoding, "surrogateescape" if encoding == "utf-8-sig" else "replace", "")
         number = 0
         try:
-            for number, line in enumerate(text, 1):
-                if line.endswith(("\n", "\r")):
+            for number, line in enumerate(iter(lambda: text.readline(LONGEST), ""), 1):
+                if len(line) == LONGEST and not line.endswith(("\n", "\r")):
+                    if line.strip("\0"):
+                        why = f"{self.file}, line {number} has no end within {LONGEST} characters."
+                        self.damage.add(BouquetError(why, public=A_ROW_IS_LEFT_OUT))
+                elif line.endswith(("\n", "\r")):
                     *torn, rest = line.split(LOST)
                     if any(part.strip("\0") for part in torn):  # what follows is of another row
                         why = f"{self.file}, line {number} is torn by zeros, as where power was lost."

@@ -293,3 +293,41 @@ def test_words_for_no_value_are_gaps(tmp_path):
     path = written(tmp_path, ["time,level,temp", *(f"{60 * k},{w},1" for k, w in enumerate(words))])
     table = read_table(path, ABOUT, strict=True)
     assert table.gaps == {"level": len(words)}
+
+
+def test_a_unit_that_changes_from_file_to_file_is_named(tmp_path):
+    for end, below in ((" °C", []), ("", [",cm,°C"])):
+        other = (end.replace("C", "F"), [line.replace("C", "F") for line in below])
+        for k, (in_cells, lines) in enumerate([(end, below)] * 2 + [other] * 2):
+            written(tmp_path, [rows()[0], *lines, *rows(head=(), end=in_cells)], name=f"{k}.csv")
+        with pytest.raises(BouquetError, match=r"2 of 4 files .*2\.csv: '\w+' is in '°F', and in another .* in '°C'"):
+            read_table(tmp_path, ABOUT)
+
+
+def test_a_mark_between_thousands_is_no_minute_and_a_number_has_its_columns_unit(tmp_path):
+    cells = ["1'234.5", "12\u202f345", '="7"', "1'30", "5'11\"", "=8"]
+    lines = ["a;b", *(f"{cell};0" for cell in [*cells, *100 * ["9"]])]
+    table = read_table(written(tmp_path, lines), TableSettings(inputs=("a",)))
+    assert (table.inputs.ravel().tolist()[:5], table.left_out) == ([1234.5, 12345, 7, 8, 9], 2)
+    path = written(tmp_path, ["a;b", *(f"{cell};0" for cell in [*40 * ["1.2k"], "850", "0"])])
+    table = read_table(path, TableSettings(inputs=("a",)))
+    assert (sorted(set(table.inputs.ravel().tolist())), table.left_out) == ([0, 1.2], 1)
+
+
+def test_a_log_that_was_rotated_is_read_with_what_it_was(tmp_path):
+    for name, part in (("a.csv", rows()[300:]), ("a.csv.1", rows()[200:300]), ("a.csv.2.gz", rows()[1:200])):
+        written(tmp_path, [rows()[0], *part], name=name)
+    np.testing.assert_array_equal(read_table(tmp_path, ABOUT, strict=True).times, HOURS)
+
+
+def test_what_has_no_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    lines = [*rows()[:200], f"{'x' * (3 << 20)}", *rows()[200:]]
+    table = read_table(written(tmp_path, lines, name="a.csv.gz"), ABOUT)
+    assert (len(table.times), table.left_out) == (400, 3)
+    path = written(tmp_path, rows())
+    with path.open("ab") as file:
+        file.truncate(30 << 20)  # zeros that were never written
+    assert len(read_table(path, ABOUT, strict=True).times) == 400
+    monkeypatch.setattr("bouquet.client.data.table_text.available_bytes", lambda: 20 << 20)
+    with pytest.raises(BouquetError, match=r"data\.csv cannot be read \(it takes 31 MB, and 20 MB are free\)"):
+        read_table(path, ABOUT)
