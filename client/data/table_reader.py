@@ -22,7 +22,7 @@ from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
 from bouquet.client.data.table_series import series_of
 from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
 from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, odd_epoch, seconds_of, wrong_clock
-from bouquet.common.data.left_out import LeftOut, named
+from bouquet.common.data.left_out import MOST, LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
@@ -125,7 +125,8 @@ def read_table(
         order, twice = _in_order(times, wrong, about, bool(series))
         notes += odd_epoch(times)
         if twice:
-            notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
+            hint = " Do several sensors write here?" * (twice > MOST * len(times))
+            notes.append(f"{twice} rows have a time that a later row has, too, and are left out.{hint}")
     damage.check(total)
     notes += damage.notes(total)
 
@@ -213,7 +214,7 @@ class _Reading:
             try:
                 if written is None:
                     written = Numbers.of({c: cells[c] for c in self.numbers}, self.about.decimal, sheet.form)
-                    self._same_units(units, written.ends)
+                    self._compare_units(file, units, written.ends)
                 self._read_part(file, cells, np.array([line for line, _ in part]), written)
             except BouquetError as error:
                 where = "" if str(file) in str(error) else f"{file}: "
@@ -233,15 +234,12 @@ class _Reading:
             form[f"units in line {line}"] = None
         return units
 
-    def _same_units(self, lines: Sequence[Sequence[str]], ends: Mapping[str, str]) -> None:
-        """Raise `BouquetError` where a column has another unit than in a file before, below its header or in cells."""
+    def _compare_units(self, file: Path, lines: Sequence[Sequence[str]], ends: Mapping[str, str]) -> None:
+        """A word where a column has another unit than in a file before, below its header or in cells."""
         below = {(c, True): " ".join(line[self.wanted.index(c)] for line in lines) for c in self.numbers if lines}
         for key, unit in (below | {(column, False): end for column, end in ends.items()}).items():
             if (known := self.units.setdefault(key, unit)) != unit:
-                raise BouquetError(
-                    f"{key[0]!r} is in {unit!r}, and in another file of this device in {known!r}.",
-                    public="A column of this device's tables changes its unit.",
-                )
+                self.notes.append(f"{file.name} has {key[0]!r} in {unit!r}, and a file before in {known!r}.")
 
     def _stamps(self) -> Iterator[str]:
         for file in self.files:
