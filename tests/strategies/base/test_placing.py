@@ -174,3 +174,18 @@ def test_one_that_cannot_say_it_is_sent_the_mean_as_before_and_fails_nothing():
     assert [received.procedure for received in seen] == ["choose", "standard"]
     assert strategy.train_round.failures == {}
     assert strategy.state.assignment["new"] == strategy.state.assignment["c"]
+
+
+def test_a_device_that_turns_before_it_trained_a_model_of_its_cluster_is_asked_and_moves(tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[5, 0.67]]")
+    fleet.play(1)  # the common model: what it lost there is as much as a model of the other cluster will
+    before = fleet.strategy.assignment(fleet.strategy.state)
+    fleet.there(2, 3)
+    fleet.play(2, 3, 4)
+    fleet.there()
+    fleet.play(5)
+    assert {"client-0", "client-1"} <= fleet.strategy.filter_of(Placing).changed
+    assert not {"client-4", "client-5"} & fleet.strategy.filter_of(Placing).changed
+    fleet.play(6)
+    after = fleet.strategy.assignment(fleet.strategy.state)
+    assert {client for client in before if after[client] != before[client]} == {f"client-{i}" for i in range(4)}
