@@ -127,7 +127,7 @@ class Receiver(MethodHooks[State], Sampling):
         """The replies that count: not those of clients whose data changed just now (`Placing`)."""
         if (placing := self.filter_of(Placing)) is None or self.state is None:
             return replies
-        count, said = placing.judge(replies.clients, self.centers(self.state))
+        count, said = placing.judge(replies.received, self.assignment(self.state), self.centers(self.state))
         if said:
             self.warn(said)
         return replies if all(count) else replies.only(count)

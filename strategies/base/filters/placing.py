@@ -8,7 +8,9 @@ That data changed, as where a camera was turned, is told by the loss of the mode
 get worse from round to round on data that stay as they were. In 5,000 rounds of devices on digits it was never more
 than 1.05 times the largest of the three before. Where a device took another group's data it was 1.8 to 6 times that,
 and 1.1 to 1.4 times where the model had learned next to nothing. To tell it too often costs little: K models, and that
-device's model for a round.
+device's model for a round. After a division, or where a device came to another cluster, its losses are of another
+model: of a common one they were so large that no jump would be seen. Then its first one is compared with the last ones
+of the others in its cluster, whose model it was sent, too.
 """
 
 from __future__ import annotations
@@ -31,31 +33,17 @@ JUMP, LEAST, REMEMBERED = 1.25, 0.05, 3  # LEAST: where next to nothing is left 
 
 
 class Placing(Filter):
-    """The last losses by client; who has ``jumped`` in this round, from which loss to which.
+    """The last losses by client, and of which of how many clusters' models they are.
 
-    ``changed`` are those that have, and were not asked for their cluster since.
+    ``changed`` are those whose data have, and who were not asked for their cluster since.
     """
 
     key = "_placing"
 
     def __init__(self) -> None:
         self.losses: dict[str, list[float]] = {}
-        self.jumped: dict[str, tuple[float, float]] = {}
+        self.models: dict[str, tuple[int, int]] = {}
         self.changed: set[str] = set()
-
-    def begin(self, round_: int) -> None:
-        """Nobody has jumped yet."""
-        self.jumped = {}
-
-    def incoming(self, reply: ClientReply) -> ClientReply:
-        """Compare its loss with those before, which count no more where it jumped."""
-        if (loss := reply.metrics.get(LOSS)) is not None:
-            before = self.losses.get(reply.client, [])
-            if before and loss > JUMP * max(before) + LEAST:
-                self.jumped[reply.client] = (before[-1], loss)
-                self.changed.add(reply.client)
-            self.losses[reply.client] = [] if reply.client in self.jumped else [*before[1 - REMEMBERED :], loss]
-        return reply
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
         """What those of the clients are sent that are not ``placed``, or have changed."""
@@ -63,28 +51,58 @@ class Placing(Filter):
         if not new or not _are_several(centers):
             return {}
         self.changed -= {*new}
+        for client in new:
+            self.losses.pop(client, None)
         models = {f"{CENTER}{k}": Payload(center) for k, center in enumerate(centers)}
         return dict.fromkeys(new, Instruction(models, procedure=CHOOSE, upload=()))
 
-    def judge(self, clients: Sequence[str], centers: Matrix) -> tuple[list[bool], str]:
-        """Whose models count in this round: with several centers not those of who has jumped; and who has, in words."""
-        jumped = {client: self.jumped[client] for client in clients if client in self.jumped}
+    def judge(
+        self, replies: Sequence[ClientReply], clusters: Mapping[str, int], centers: Matrix
+    ) -> tuple[list[bool], str]:
+        """Whose models count in this round: with several centers not those of who has jumped; and who has, in words.
+
+        ``clusters`` are those of the clients whose models they were sent.
+        """
+        said = {one.client: loss for one in replies if (loss := one.metrics.get(LOSS)) is not None}
+        models = {client: (clusters.get(client, 0), len(centers)) for client in said}
+        before = {client: self._before(client, model) for client, model in models.items()}
+        jumped = {c: loss for c, loss in said.items() if before[c] and loss > JUMP * max(before[c]) + LEAST}
+        for client, loss in said.items():
+            own = self.losses.pop(client, [])
+            own = own[1 - REMEMBERED :] if self.models.get(client) == models[client] else []
+            if client not in jumped:
+                self.losses[client] = [*own, loss]  # at the end: the clients are in the order of their last losses
+        self.models |= models
+        self.changed |= {*jumped}
         if not jumped:
-            return [True] * len(clients), ""
-        named = ", ".join(f"{client} ({written(old)} → {written(new)})" for client, (old, new) in jumped.items())
-        said = f"The loss of the model that they are sent jumped on {named}: have their data changed?"
+            return [True] * len(replies), ""
+        named = ", ".join(
+            f"{client} ({written(before[client][-1])} → {written(loss)})" for client, loss in jumped.items()
+        )
+        text = f"The loss of the model that they are sent jumped on {named}: have their data changed?"
         if not _are_several(centers):
-            return [True] * len(clients), said
-        said += " They do not count in this round, and choose their clusters anew."
-        return [client not in jumped for client in clients], said
+            return [True] * len(replies), text
+        text += " They do not count in this round, and choose their clusters anew."
+        return [reply.client not in jumped for reply in replies], text
+
+    def _before(self, client: str, model: tuple[int, int]) -> list[float]:
+        """The last losses with which one of a client is compared: its own of this model, or else those of others.
+
+        Nothing where none of its losses counts: it is new, has jumped or was asked.
+        """
+        if self.models.get(client) == model or client not in self.losses:
+            return self.losses.get(client, [])
+        others = [own[-1] for other, own in self.losses.items() if self.models[other] == model]
+        return others[-REMEMBERED:]
 
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """For a checkpoint: no arrays."""
-        return {}, {"losses": dict(sorted(self.losses.items())), "changed": sorted(self.changed)}
+        return {}, {"losses": self.losses, "models": self.models, "changed": sorted(self.changed)}
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
         self.losses, self.changed = {client: list(own) for client, own in rest["losses"].items()}, set(rest["changed"])
+        self.models = {client: (k, count) for client, (k, count) in rest["models"].items()}
 
 
 def _are_several(centers: Matrix) -> bool:

@@ -19,14 +19,13 @@ TRAINING = ("model.hidden=[64]", "train.local_epochs=3", "train.momentum=0.9", "
 NEW = 7  # the node of client-5
 
 
-def heard(losses, *rounds):
-    """The filter after rounds of what each device lost; who jumped in the last one."""
-    for number, values in enumerate(rounds, 1):
-        losses.begin(number)
-        for client, loss in values.items():
-            metrics = {} if loss is None else {"loss": loss}
-            losses.incoming(ClientReply(client, 1, np.zeros(2, np.float32), (), 1, metrics, {}))
-    return losses.jumped
+def heard(losses, *rounds, clusters=None, count=1):
+    """The filter after rounds of what each device lost, with so many clusters; what is said of the last one."""
+    for values in rounds:
+        metrics = {client: {} if loss is None else {"loss": loss} for client, loss in values.items()}
+        replies = [ClientReply(client, 1, np.zeros(2, np.float32), (), 1, said, {}) for client, said in metrics.items()]
+        counted, said = losses.judge(replies, clusters or {}, np.zeros((count, 2), np.float32))
+    return {reply.client for reply, counts in zip(replies, counted, strict=True) if not counts}, said
 
 
 @pytest.mark.parametrize(
@@ -42,8 +41,8 @@ def heard(losses, *rounds):
 )
 def test_a_loss_jumps_where_it_is_far_above_its_own_last_ones(before, loss, jumps):
     losses = Placing()
-    jumped = heard(losses, *({"a": one, "b": 1.0} for one in [*before, loss]))
-    assert set(jumped) == ({"a"} if jumps else set()) == losses.changed
+    heard(losses, *({"a": one, "b": 1.0} for one in [*before, loss]))
+    assert losses.changed == ({"a"} if jumps else set())
 
 
 def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them():
@@ -52,7 +51,26 @@ def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them(
     again = Placing()
     again.load(*losses.dump())
     assert again.changed == {"a"}
-    assert heard(again, {"a": 1.0}) == {"a": (0.4, 1.0)}
+    assert "jumped on a (0.400 → 1.000)" in heard(again, {"a": 1.0})[1]
+
+
+def test_after_a_division_losses_are_of_another_model_and_the_first_one_is_compared_with_others_of_the_cluster():
+    losses = Placing()
+    heard(losses, {"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 2.0, "f": 2.0})
+    after = {"clusters": {"a": 0, "b": 0, "c": 0, "d": 0, "e": 0, "f": 1}, "count": 2}
+    # Nobody of the cluster has told a loss of its new model; what f's model gives says nothing of it.
+    assert heard(losses, {"b": 1.8, "f": 0.5}, **after) == (set(), "")
+    assert heard(losses, {"c": 0.8}, {"d": 0.7}, {"b": 0.6}, **after) == (set(), "")
+    assert heard(losses, {"e": 1.0}, **after) == (
+        set(),
+        "",
+    )  # of b, c and d, as they came last: at most 0.8 · 1.25 + 0.05
+    assert heard(losses, {"a": 1.4, "new": 9.0}, **after)[0] == {"a"}  # with its own one before, 2.0, it would not
+    losses.questions(["a"], {"a"}, np.zeros((2, 2), np.float32))
+    assert losses.changed == set()
+    # Who was asked stays and learns, though no model fits it. Who comes to another cluster is compared with its others.
+    assert heard(losses, {"a": 1.4}, {"a": 1.5}, **after)[0] == set()
+    assert heard(losses, {"b": 0.7}, **{**after, "clusters": {**after["clusters"], "b": 1}})[0] == {"b"}
 
 
 class Fleet(Federation):
@@ -156,3 +174,18 @@ def test_one_that_cannot_say_it_is_sent_the_mean_as_before_and_fails_nothing():
     assert [received.procedure for received in seen] == ["choose", "standard"]
     assert strategy.train_round.failures == {}
     assert strategy.state.assignment["new"] == strategy.state.assignment["c"]
+
+
+def test_a_device_that_turns_before_it_trained_a_model_of_its_cluster_is_asked_and_moves(tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[5, 0.67]]")
+    fleet.play(1)  # the common model: what it lost there is as much as a model of the other cluster will
+    before = fleet.strategy.assignment(fleet.strategy.state)
+    fleet.there(2, 3)
+    fleet.play(2, 3, 4)
+    fleet.there()
+    fleet.play(5)
+    assert {"client-0", "client-1"} <= fleet.strategy.filter_of(Placing).changed
+    assert not {"client-4", "client-5"} & fleet.strategy.filter_of(Placing).changed
+    fleet.play(6)
+    after = fleet.strategy.assignment(fleet.strategy.state)
+    assert {client for client in before if after[client] != before[client]} == {f"client-{i}" for i in range(4)}
