@@ -73,7 +73,8 @@ class Placing(Filter):
             return [True] * len(clients), ""
         named = ", ".join(f"{client} ({written(old)} → {written(new)})" for client, (old, new) in jumped.items())
         said = f"The loss of the model that they are sent jumped on {named}: have their data changed?"
-        if not _are_several(centers):
+        if not _are_several(centers):  # one model may swing between kinds of devices: their data are then as before
+            self.losses |= {client: [loss] for client, (_, loss) in jumped.items()}
             return [True] * len(clients), said
         said += " They do not count in this round, and choose their clusters anew."
         return [client not in jumped for client in clients], said

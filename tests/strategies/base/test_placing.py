@@ -55,6 +55,14 @@ def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them(
     assert heard(again, {"a": 1.0}) == {"a": (0.4, 1.0)}
 
 
+def test_one_model_that_swings_between_kinds_is_said_once():
+    losses, said = Placing(), []
+    for loss in (1.0, 4.0, 1.0, 4.0, 1.0, 4.0):
+        heard(losses, {"a": loss})
+        said.append(losses.judge(["a"], np.zeros((1, 2), np.float32))[1])
+    assert [bool(text) for text in said] == [False, True, False, False, False, False]
+
+
 class Fleet(Federation):
     """Two groups of three devices with other labels, of which some are there."""
 
