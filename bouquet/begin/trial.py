@@ -203,6 +203,12 @@ def speed_advice(results: Results) -> str:
     return next(filter(None, map(differing_speeds, runs)), "")
 
 
+def what_is_put(found: Sequence[RowResult]) -> str:
+    """What the `lines_to_put` are: the row that is advised, or the rate that suits the settings' own best."""
+    best, _ = _taken(found)
+    return "What was best here" if best.claimed and best.mean > 0 else f"The learning rate that suited {best.row} best"
+
+
 def lines_to_put(found: Sequence[RowResult]) -> str:
     """The lines of the settings file for what is advised; where nothing is, the learning rate of the settings' row."""
     best, other = _taken(found)

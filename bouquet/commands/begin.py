@@ -66,7 +66,10 @@ def init(
     steps = [
         (f"bouquet try {folder} {file}", "is federation worth it?"),
         *([(f"bouquet simulate {file} --out runs/simulated", "one run, and its report")] if several else []),
-        (f"bouquet server {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
+        (
+            f"bouquet server {file}{'' if server else ' --insecure'}",
+            f"with keys: bouquet init {folder} --server" * (not server),
+        ),
         (f"bouquet check {file} {access} --data {device}", "on a device, before it joins"),
         (f"bouquet client --server HOST:9092 {access} --data {device}{called}", "on a device"),
     ]
@@ -113,6 +116,7 @@ def try_(
         speed_advice,
         trial_table,
         unit_of,
+        what_is_put,
     )
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
@@ -167,7 +171,7 @@ def try_(
     if any(one.learned for one in found):
         done = settings is not None and put_into(settings, found)
         where = f"now in {settings}" if done else f"for {settings or 'the settings file'}"
-        _say(f"What was best here, {where}:\n{lines_to_put(found)}")
+        _say(f"{what_is_put(found)}, {where}:\n{lines_to_put(found)}")
     _say(f"All of it: {out}/compare.html")
 
 

@@ -245,7 +245,7 @@ def kept_token(folder: Path) -> str:
     path = folder / TOKEN_FILE
     try:
         if not path.exists():  # a service reads its keys and cannot write there
-            make_folder(folder, f"the folder of the page's token, for want of {TOKEN_VARIABLE}")
+            make_folder(folder, f"{TOKEN_VARIABLE} is not set, and the folder to keep a token of the page in")
             write_secret(path, f"{secrets.token_urlsafe(32)}\n".encode())
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:

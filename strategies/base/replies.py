@@ -143,7 +143,11 @@ class Replies:
         return np.array([reply.num_examples for reply in self.received], dtype=np.int64)
 
     def metric(self, name: str) -> NDArray[np.float64]:
-        """A metric of each client, (n,); NaN where a client did not report it."""
+        """A metric of each client, (n,); NaN where a client did not report it.
+
+        Of the model as it was sent: ``loss`` on its training data, ``test-loss`` and ``accuracy`` on its test data. Of
+        the trained one: ``train-loss``, the mean over the last epoch, and ``accuracy-trained``.
+        """
         return np.array([reply.metrics.get(name, np.nan) for reply in self.received], dtype=np.float64)
 
     def choices(self, count: int) -> dict[str, int]:

@@ -72,6 +72,8 @@ class Placing(Filter):
             own = own[1 - REMEMBERED :] if self.models.get(client) == models[client] else []
             if client not in jumped:
                 self.losses[client] = [*own, loss]  # at the end: the clients are in the order of their last losses
+            elif not _are_several(centers):  # one model may swing between kinds of devices: their data are as before
+                self.losses[client] = [loss]
         self.models |= models
         self.changed |= {*jumped}
         if not jumped:

@@ -19,6 +19,7 @@ from bouquet.begin.trial import (
     put_into,
     speed_advice,
     trial_table,
+    what_is_put,
 )
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings, parse_settings
@@ -140,6 +141,7 @@ def test_a_gain_beyond_the_noise_is_advised_with_who_has_it(table):
     said = advice(found, ACCURACY)
     assert said.startswith("Take Ditto: +10.0 ± 0.")
     assert lines_to_put(found) == '[strategy]\nname = "ditto"\n[train]\nlearning_rate = 0.1'
+    assert what_is_put(found) == "What was best here"
     assert said.endswith("points over each device alone. Most gain a (+15.0), b (+5.0); worse off: none.")
 
 
@@ -150,6 +152,7 @@ def test_within_the_noise_nothing_is_advised(table):
         "Do not federate on the strength of this: FeSEM, the best row on the samples to choose on, may"
     )
     assert lines_to_put(outcomes(made, False)) == "[train]\nlearning_rate = 0.1"
+    assert what_is_put(outcomes(made, False)) == "The learning rate that suited yours best"
     lower = results(table, lambda r, s, c: 0.7 - (r != trial.ALONE) * (0.1 + jitter(s)), {})
     assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
 

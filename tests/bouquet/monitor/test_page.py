@@ -195,7 +195,9 @@ def test_a_service_reads_the_token_where_it_cannot_write(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert kept_token(tmp_path) == token
     (tmp_path / "web.token").unlink()
-    with pytest.raises(BouquetError, match=r"for want of BOUQUET_WEB_TOKEN, .* cannot be written to by this user"):
+    with pytest.raises(
+        BouquetError, match=r"BOUQUET_WEB_TOKEN is not set, and the folder .* cannot be written to by this user"
+    ):
         kept_token(tmp_path)
 
 
