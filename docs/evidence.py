@@ -32,8 +32,8 @@ their 95 % interval over seeds, paired by client and seed. ≈ marks what does n
 it. *(end)* is a value at the end of its grid: a better one may lie beyond. The figures are in
 [{name}.csv](../../experiments/results/{name}.csv). {kept}"""
 KEPT = """Those of every seed and device, from which a test computes each of them anew, are in
-[{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz). [You can check them](../claims.md#a-p-value-from-the-file),
-too."""
+[{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz). [How to check
+one](../claims.md#a-p-value-from-the-file)."""
 NOT_KEPT = "**{what} were not kept:** the command above computes them anew."
 
 
