@@ -28,11 +28,12 @@ RESULTS = EXPERIMENTS / "results"
 WRITTEN = Path(__file__).parent / "results"
 Figure = dict[str, str]  # a line of a CSV file, by the names of its head
 LEGEND = """Mean ± sample deviation over the seeds {seeds}; (k/n): only k of n seeds have a value. Differences have
-their 95 % interval over seeds, paired by client and seed. ≈ marks what does not survive Holm's correction. *(end)* is
-a value at the end of its grid: a better one may lie beyond. The figures are in
+their 95 % interval over seeds, paired by client and seed. ≈ marks what does not survive Holm's correction; p is after
+it. *(end)* is a value at the end of its grid: a better one may lie beyond. The figures are in
 [{name}.csv](../../experiments/results/{name}.csv). {kept}"""
 KEPT = """Those of every seed and device, from which a test computes each of them anew, are in
-[{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz)."""
+[{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz). [How to check
+one](../claims.md#a-p-value-from-the-file)."""
 NOT_KEPT = "**{what} were not kept:** the command above computes them anew."
 
 
