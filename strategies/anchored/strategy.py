@@ -11,8 +11,7 @@ The number of clusters is found as FeSEM's is: one center serves all until the d
 
 Others that join clusters and personal models, such as MAPPER, APFL, FedSoft and CGPFL, weigh models or cluster copies
 that follow them. Here the models that are clustered are trained on the data, as FeSEM's are, and nothing that follows
-the personal model is sent. Beside Ditto it gains where devices come in groups (experiments/results/mixture.csv, two
-columns of eight), and hardly elsewhere.
+the personal model is sent.
 """
 
 from __future__ import annotations
