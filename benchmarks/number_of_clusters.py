@@ -1,11 +1,13 @@
 """Is the number of clusters found? FeSEM on digits in groups, K found beside K given and FedAvg.
 
     python benchmarks/number_of_clusters.py RUNS.csv --seeds 2001 2002      # what RUNS.csv has already is not run again
+    python benchmarks/number_of_clusters.py RUNS.csv --seeds 2003 --kinds dominant unequal
     python benchmarks/number_of_clusters.py RUNS.csv --seeds                # the summary alone
 
 From the repository's root; a line a run in ``RUNS.csv``, the summary on standard output. A run is right where it has as
 many clusters as there are groups and no cluster has devices of two. Default settings, 15 rounds. ``sampled``: three of
 ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count.
+``unequal``: alike devices, some with sixteen times as many samples as others, in one group.
 """
 
 import argparse
@@ -17,10 +19,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from bouquet.common.data.datasets import Dataset, dataset_info, described, load_dataset
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 
-PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups"}
+PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups", "unequal": "natural"}
+GROUPED = ("rotated", "permuted", "class")
+UNEQUAL = (f"data.dataset={__file__}:unequal", "data.min_samples=8")
 SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
 COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
 
@@ -40,26 +47,40 @@ class Cell(NamedTuple):
         name, _, given = self.method.partition(":")
         found = [f"data.partition={PARTITIONS.get(kind, kind.split()[0])}", f"data.clients={self.devices}"]
         found += [f"train.learning_rate={self.learning_rate}", f"run.seed={self.seed}", f"strategy.name={name}"]
-        found += [f"data.groups={self.groups}"] if kind in PARTITIONS else []
+        found += [f"data.groups={self.groups}"] if kind in GROUPED else []
         found += [f"data.beta={kind.split()[1]}"] if kind.startswith("dirichlet") else []
+        found += UNEQUAL if kind == "unequal" else ()
         found += [f"strategy.num_clusters={given}"] if given else []
         return [*found, *(SAMPLED if sampled else ("run.rounds=15",)), "simulation.engine=batched"]
 
 
 def cells(seed: int) -> Iterator[Cell]:
-    """All runs of a seed."""
+    """All runs of a seed; the large fleets, which take the longest, come last."""
     for devices in (10, 20, 40):
-        for rate in (0.02, 0.05, 0.1):
+        for rate in (0.05, 0.1, 0.02):
             yield Cell("iid", 1, devices, rate, seed, "fesem")
-            for kind in PARTITIONS:
+            for kind in GROUPED:
                 for groups in (2, 3, 4, 5, 6):
-                    for method in ("fesem", f"fesem:{groups}"):
+                    for method in ("fesem", f"fesem:{groups}", *(("fedavg",) if rate == 0.05 else ())):
                         yield Cell(kind, groups, devices, rate, seed, method)
-    for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
-        yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
-    for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
-        for method in ("fesem", "fedavg"):
-            yield Cell(kind, 0, 20, 0.05, seed, method)
+        if devices == 20:
+            for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
+                yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
+            yield Cell("unequal", 1, 12, 0.05, seed, "fesem")
+            for rate in (0.05, 0.02):
+                for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
+                    for method in ("fesem", "fedavg"):
+                        yield Cell(kind, 0, devices, rate, seed, method)
+
+
+@described(dataset_info("digits"))
+def unequal(data_dir: Path | None) -> Dataset:
+    """Digits of owners who differ in nothing but how many they have: 8 to 128, evenly in their logarithms."""
+    digits = load_dataset("digits", data_dir)
+    sizes = np.geomspace(8, 128, 40).round().astype(np.int64)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.random.default_rng(0).permutation(len(digits.y))[: len(owners)]
+    return Dataset("unequal", digits.x[order], digits.y[order], owners=owners)
 
 
 def measured(cell: Cell) -> dict[str, Any]:
@@ -117,9 +138,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[2001])
+    parser.add_argument("--kinds", nargs="*", help="these alone")
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     runs = read(options.runs)
-    for cell in (cell for seed in options.seeds for cell in cells(seed) if cell not in runs):
+    asked = (cell for seed in options.seeds for cell in cells(seed) if cell.kind in (options.kinds or [cell.kind]))
+    for cell in (cell for cell in asked if cell not in runs):
         fresh, runs[cell] = not options.runs.exists(), (line := measured(cell))
         with options.runs.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
