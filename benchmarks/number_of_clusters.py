@@ -102,36 +102,44 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
 
 
 def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each way to differ, number of groups and number of devices.
+    """A line for each way to differ and number of devices, over numbers of groups, learning rates and seeds.
 
-    Of a rival how often it is right, and how much the accuracy with K found is above its own, both on the runs it has.
+    A rival is compared on the runs that both have. Where there is no right number, each learning rate has its own line.
     """
-    rivals = {"K given": "fesem:{groups}", "FedAvg": "fedavg"}
-    head = [cell for name in rivals for cell in (name, "gain over it")]
-    yield ["devices differ by", "groups", "devices", "K found", "accuracy", *head]
-    for key in sorted({cell[:3] for cell in runs}):
-        kind, groups, devices = key
-        own = {cell: one for cell, one in runs.items() if cell[:3] == key and cell.method == "fesem"}
-        line = [kind, str(groups or "–"), str(devices), _right(own), _text(one["accuracy"] for one in own.values())]
-        for method in rivals.values():
-            pairs = {c: c._replace(method=method.format(groups=groups)) for c in own}
-            other = {cell: runs[rival] for cell, rival in pairs.items() if rival in runs}
-            gains = [own[cell]["accuracy"] - one["accuracy"] for cell, one in other.items()]
-            line += [_right(other), f"{mean(gains):+.3f}".replace("0.", ".") if gains else "–"]
-        yield line
+    beside = ("gain over K given", "gain over FedAvg", "over a point below FedAvg")
+    yield ["devices differ by", "devices", "K found", "K found, where K given is right", *beside]
+    lines: dict[tuple[str, int], dict[Cell, dict[str, Any]]] = {}
+    for cell in sorted(runs):
+        name = cell.kind if cell.groups else f"{cell.kind}, rate {_text(cell.learning_rate, '')}"
+        if cell.method == "fesem":
+            lines.setdefault((name, cell.devices), {})[cell] = runs[cell]
+    for (name, devices), own in lines.items():
+        given, fedavg = (
+            {cell: rival for cell in own if (rival := cell._replace(method=of.format(cell.groups))) in runs}
+            for of in ("fesem:{}", "fedavg")
+        )
+        over = [[own[cell]["accuracy"] - runs[rival]["accuracy"] for cell, rival in r.items()] for r in (given, fedavg)]
+        below = f"{sum(gain < -0.01 for gain in over[1])} of {len(fedavg)}" if fedavg else "–"
+        both = [(cell, own[cell]) for cell, rival in given.items() if _is_right(rival, runs[rival])]
+        gains = [_text(mean(gains), "+") if gains else "–" for gains in over]
+        yield [name, str(devices), _right([*own.items()]), _right(both), *gains, below]
 
 
-def _right(found: dict[Cell, dict[str, Any]]) -> str:
-    """In how many runs it is right, or the mean number of clusters where there is no right one."""
+def _text(value: float, sign: str) -> str:
+    return f"{value:{sign}.3f}".replace("0.", ".", 1)
+
+
+def _is_right(cell: Cell, found: dict[str, Any]) -> bool:
+    return bool(found["clusters"] == cell.groups and found["purity"] == 1)
+
+
+def _right(found: list[tuple[Cell, dict[str, Any]]]) -> str:
+    """In how many runs it is right, or how many have one cluster where there is no right number."""
     if not found:
         return "–"
-    if not next(iter(found)).groups:
-        return f"K {mean(one['clusters'] for one in found.values()):.1f}"
-    return f"{sum(one['clusters'] == c.groups and one['purity'] == 1 for c, one in found.items())} of {len(found)}"
-
-
-def _text(values: Iterable[float]) -> str:
-    return f"{mean(values):.3f}".removeprefix("0")
+    if not found[0][0].groups:
+        return f"one in {sum(one['clusters'] == 1 for _, one in found)} of {len(found)}"
+    return f"{sum(_is_right(*one) for one in found)} of {len(found)}"
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
