@@ -25,9 +25,8 @@ from bouquet.common.data.datasets import Dataset, dataset_info, described, load_
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 
-PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups", "unequal": "natural"}
-GROUPED = ("rotated", "permuted", "class")
-UNEQUAL = (f"data.dataset={__file__}:unequal", "data.min_samples=8")
+PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups"}
+UNEQUAL = (f"data.dataset={__file__}:unequal", "data.partition=natural", "data.min_samples=8")
 SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
 COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
 
@@ -47,7 +46,7 @@ class Cell(NamedTuple):
         name, _, given = self.method.partition(":")
         found = [f"data.partition={PARTITIONS.get(kind, kind.split()[0])}", f"data.clients={self.devices}"]
         found += [f"train.learning_rate={self.learning_rate}", f"run.seed={self.seed}", f"strategy.name={name}"]
-        found += [f"data.groups={self.groups}"] if kind in GROUPED else []
+        found += [f"data.groups={self.groups}"] if kind in PARTITIONS else []
         found += [f"data.beta={kind.split()[1]}"] if kind.startswith("dirichlet") else []
         found += UNEQUAL if kind == "unequal" else ()
         found += [f"strategy.num_clusters={given}"] if given else []
@@ -59,7 +58,7 @@ def cells(seed: int) -> Iterator[Cell]:
     for devices in (10, 20, 40):
         for rate in (0.05, 0.1, 0.02):
             yield Cell("iid", 1, devices, rate, seed, "fesem")
-            for kind in GROUPED:
+            for kind in PARTITIONS:
                 for groups in (2, 3, 4, 5, 6):
                     for method in ("fesem", f"fesem:{groups}", *(("fedavg",) if rate == 0.05 else ())):
                         yield Cell(kind, groups, devices, rate, seed, method)
