@@ -1,6 +1,6 @@
 """Are the groups of devices in their data? PACFL's clusters, before any training, beside those that FeSEM found.
 
-    python -m benchmarks.data_subspaces experiments/results/benchmarks/number-of-clusters-runs.csv
+    python -m benchmarks.data_subspaces experiments/results/benchmarks/data-subspaces-runs.csv
 
 From the repository's root. It makes the fleets of that file anew; FeSEM's figures are read from it. In PACFL (Vahidian
 et al., AAAI 2023, arXiv 2209.10526) each device sends a few left singular vectors of its samples once, here the three

@@ -1,11 +1,13 @@
 """Is the number of clusters found? FeSEM on digits in groups, K found beside K given and FedAvg.
 
     python benchmarks/number_of_clusters.py RUNS.csv --seeds 2001 2002      # what RUNS.csv has already is not run again
+    python benchmarks/number_of_clusters.py RUNS.csv --seeds 2003 --kinds dominant unequal
     python benchmarks/number_of_clusters.py RUNS.csv --seeds                # the summary alone
 
 From the repository's root; a line a run in ``RUNS.csv``, the summary on standard output. A run is right where it has as
 many clusters as there are groups and no cluster has devices of two. Default settings, 15 rounds. ``sampled``: three of
 ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count.
+``unequal``: alike devices, some with sixteen times as many samples as others, in one group.
 """
 
 import argparse
@@ -17,10 +19,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from bouquet.common.data.datasets import Dataset, dataset_info, described, load_dataset
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 
 PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups"}
+UNEQUAL = (f"data.dataset={__file__}:unequal", "data.partition=natural", "data.min_samples=8")
 SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
 COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
 
@@ -42,24 +48,38 @@ class Cell(NamedTuple):
         found += [f"train.learning_rate={self.learning_rate}", f"run.seed={self.seed}", f"strategy.name={name}"]
         found += [f"data.groups={self.groups}"] if kind in PARTITIONS else []
         found += [f"data.beta={kind.split()[1]}"] if kind.startswith("dirichlet") else []
+        found += UNEQUAL if kind == "unequal" else ()
         found += [f"strategy.num_clusters={given}"] if given else []
         return [*found, *(SAMPLED if sampled else ("run.rounds=15",)), "simulation.engine=batched"]
 
 
 def cells(seed: int) -> Iterator[Cell]:
-    """All runs of a seed."""
+    """All runs of a seed; the large fleets, which take the longest, come last."""
     for devices in (10, 20, 40):
-        for rate in (0.02, 0.05, 0.1):
+        for rate in (0.05, 0.1, 0.02):
             yield Cell("iid", 1, devices, rate, seed, "fesem")
             for kind in PARTITIONS:
                 for groups in (2, 3, 4, 5, 6):
-                    for method in ("fesem", f"fesem:{groups}"):
+                    for method in ("fesem", f"fesem:{groups}", *(("fedavg",) if rate == 0.05 else ())):
                         yield Cell(kind, groups, devices, rate, seed, method)
-    for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
-        yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
-    for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
-        for method in ("fesem", "fedavg"):
-            yield Cell(kind, 0, 20, 0.05, seed, method)
+        if devices == 20:
+            for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
+                yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
+            yield Cell("unequal", 1, 12, 0.05, seed, "fesem")
+            for rate in (0.05, 0.02):
+                for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
+                    for method in ("fesem", "fedavg"):
+                        yield Cell(kind, 0, devices, rate, seed, method)
+
+
+@described(dataset_info("digits"))
+def unequal(data_dir: Path | None) -> Dataset:
+    """Digits of owners who differ in nothing but how many they have: 8 to 128, evenly in their logarithms."""
+    digits = load_dataset("digits", data_dir)
+    sizes = np.geomspace(8, 128, 40).round().astype(np.int64)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.random.default_rng(0).permutation(len(digits.y))[: len(owners)]
+    return Dataset("unequal", digits.x[order], digits.y[order], owners=owners)
 
 
 def measured(cell: Cell) -> dict[str, Any]:
@@ -81,45 +101,55 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
 
 
 def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each way to differ, number of groups and number of devices.
+    """A line for each way to differ and number of devices, over numbers of groups, learning rates and seeds.
 
-    Of a rival how often it is right, and how much the accuracy with K found is above its own, both on the runs it has.
+    A rival is compared on the runs that both have. Where there is no right number, each learning rate has its own line.
     """
-    rivals = {"K given": "fesem:{groups}", "FedAvg": "fedavg"}
-    head = [cell for name in rivals for cell in (name, "gain over it")]
-    yield ["devices differ by", "groups", "devices", "K found", "accuracy", *head]
-    for key in sorted({cell[:3] for cell in runs}):
-        kind, groups, devices = key
-        own = {cell: one for cell, one in runs.items() if cell[:3] == key and cell.method == "fesem"}
-        line = [kind, str(groups or "–"), str(devices), _right(own), _text(one["accuracy"] for one in own.values())]
-        for method in rivals.values():
-            pairs = {c: c._replace(method=method.format(groups=groups)) for c in own}
-            other = {cell: runs[rival] for cell, rival in pairs.items() if rival in runs}
-            gains = [own[cell]["accuracy"] - one["accuracy"] for cell, one in other.items()]
-            line += [_right(other), f"{mean(gains):+.3f}".replace("0.", ".") if gains else "–"]
-        yield line
+    beside = ("gain over K given", "gain over FedAvg", "over a point below FedAvg")
+    yield ["devices differ by", "devices", "K found", "K found, where K given is right", *beside]
+    lines: dict[tuple[str, int], dict[Cell, dict[str, Any]]] = {}
+    for cell in sorted(runs):
+        name = cell.kind if cell.groups else f"{cell.kind}, rate {_text(cell.learning_rate, '')}"
+        if cell.method == "fesem":
+            lines.setdefault((name, cell.devices), {})[cell] = runs[cell]
+    for (name, devices), own in lines.items():
+        given, fedavg = (
+            {cell: rival for cell in own if (rival := cell._replace(method=of.format(cell.groups))) in runs}
+            for of in ("fesem:{}", "fedavg")
+        )
+        over = [[own[cell]["accuracy"] - runs[rival]["accuracy"] for cell, rival in r.items()] for r in (given, fedavg)]
+        below = f"{sum(gain < -0.01 for gain in over[1])} of {len(fedavg)}" if fedavg else "–"
+        both = [(cell, own[cell]) for cell, rival in given.items() if _is_right(rival, runs[rival])]
+        gains = [_text(mean(gains), "+") if gains else "–" for gains in over]
+        yield [name, str(devices), _right([*own.items()]), _right(both), *gains, below]
 
 
-def _right(found: dict[Cell, dict[str, Any]]) -> str:
-    """In how many runs it is right, or the mean number of clusters where there is no right one."""
+def _text(value: float, sign: str) -> str:
+    return f"{value:{sign}.3f}".replace("0.", ".", 1)
+
+
+def _is_right(cell: Cell, found: dict[str, Any]) -> bool:
+    return bool(found["clusters"] == cell.groups and found["purity"] == 1)
+
+
+def _right(found: list[tuple[Cell, dict[str, Any]]]) -> str:
+    """In how many runs it is right, or how many have one cluster where there is no right number."""
     if not found:
         return "–"
-    if not next(iter(found)).groups:
-        return f"K {mean(one['clusters'] for one in found.values()):.1f}"
-    return f"{sum(one['clusters'] == c.groups and one['purity'] == 1 for c, one in found.items())} of {len(found)}"
-
-
-def _text(values: Iterable[float]) -> str:
-    return f"{mean(values):.3f}".removeprefix("0")
+    if not found[0][0].groups:
+        return f"one in {sum(one['clusters'] == 1 for _, one in found)} of {len(found)}"
+    return f"{sum(_is_right(*one) for one in found)} of {len(found)}"
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[2001])
+    parser.add_argument("--kinds", nargs="*", help="these alone")
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     runs = read(options.runs)
-    for cell in (cell for seed in options.seeds for cell in cells(seed) if cell not in runs):
+    asked = (cell for seed in options.seeds for cell in cells(seed) if cell.kind in (options.kinds or [cell.kind]))
+    for cell in (cell for cell in asked if cell not in runs):
         fresh, runs[cell] = not options.runs.exists(), (line := measured(cell))
         with options.runs.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
