@@ -54,7 +54,7 @@ def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them(
     assert "jumped on a (0.400 → 1.000)" in heard(again, {"a": 1.0}, count=2)[1]
 
 
-def test_after_a_division_losses_are_of_another_model_and_the_first_one_is_compared_with_others_of_the_cluster():
+def test_after_a_division_the_first_loss_is_compared_with_others_of_the_cluster():
     losses = Placing()
     heard(losses, {"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 2.0, "f": 2.0})
     after = {"clusters": {"a": 0, "b": 0, "c": 0, "d": 0, "e": 0, "f": 1}, "count": 2}
