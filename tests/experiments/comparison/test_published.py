@@ -18,6 +18,11 @@ SEEDS = sorted((EXPERIMENTS / "results" / "seeds").glob("*.csv.gz"))
 OF_SETTINGS = ("protocol", "chosen", "note")  # measures that no figure goes into
 
 
+def test_every_table_has_its_seeds():
+    tables = {path.stem for path in (EXPERIMENTS / "results").glob("*.csv")}
+    assert tables - {path.name.partition(".")[0] for path in SEEDS} == {"dc-pfl-cycles"}  # has a line a seed itself
+
+
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.name.partition(".")[0])
 def test_a_published_table_follows_from_its_seeds(path, monkeypatch):
     name = path.name.partition(".")[0]
