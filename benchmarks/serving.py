@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def export_all(folder: Path, models: list[str], mixed: list[int]) -> None:
 def runner(file: Path) -> Callable[[np.ndarray], object]:
     """What runs a file once."""
     if file.suffix == ".onnx":
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

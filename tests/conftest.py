@@ -28,6 +28,7 @@ from tests.helpers.made_runs import write_run as write_run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests make their own data; a folder of the user's, as `make bench` takes it, would be read in its place.
 os.environ.pop(DATA_DIR_VARIABLE, None)
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else ONNX Runtime asks a proxy that a test has set for its maker's server
 
 # A port is drawn some seconds before somebody listens there: each process of tests has a range of its own for that,
 # whose first port it holds.

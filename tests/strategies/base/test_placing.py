@@ -180,7 +180,7 @@ def test_one_that_cannot_say_it_is_sent_the_mean_as_before_and_fails_nothing():
     assert strategy.state.assignment["new"] == strategy.state.assignment["c"]
 
 
-def test_a_device_that_turns_before_it_trained_a_model_of_its_cluster_is_asked_and_moves(tmp_path):
+def test_a_device_that_turns_right_after_a_division_is_asked_and_moves(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[5, 0.67]]")
     fleet.play(1)  # the common model: what it lost there is as much as a model of the other cluster will
     before = fleet.strategy.assignment(fleet.strategy.state)
