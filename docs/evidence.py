@@ -34,7 +34,7 @@ it. *(end)* is a value at the end of its grid: a better one may lie beyond. The 
 KEPT = """Those of every seed and device, from which a test computes each of them anew, are in
 [{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz). [How to check
 one](../claims.md#a-p-value-from-the-file)."""
-NOT_KEPT = "**{what} were not kept:** the command above computes them anew."
+NOT_KEPT = "**Figures by device were not kept:** the command above computes them anew."
 
 
 def figures(name: str) -> list[Figure]:
@@ -79,10 +79,7 @@ def page(name: str) -> str:
     said = [line.removeprefix("#").strip() for line in text.partition("\nname")[0].splitlines()]
     words = " ".join(f"`{line}`" if "bouquet compare" in line or line.startswith("python") else line for line in said)
     seeds = ", ".join(map(str, tomllib.loads(text)["seeds"]))
-    by_seed = any(": seed " in one["column"] for one in figures(name))
-    kept = NOT_KEPT.format(what="Figures by device" if by_seed else "Means only; figures by seed")
-    if (RESULTS / "seeds" / f"{name}.csv.gz").exists():
-        kept = KEPT.format(name=name)
+    kept = KEPT.format(name=name) if (RESULTS / "seeds" / f"{name}.csv.gz").exists() else NOT_KEPT
     picture = f"![Each row of {name} in each column, beside Standalone where it is one]({name}.svg)"
     parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds, kept=kept), picture]
     for measure, of_measure in groupby(figures(name), lambda one: one["measure"]):

@@ -58,6 +58,11 @@ class RowResult:
         return self.gain.mean if self.gain else 0.0
 
     @property
+    def pays(self) -> bool:
+        """Whether it is better than each device alone, and not by chance."""
+        return self.claimed and self.mean > 0
+
+    @property
     def noise(self) -> float:
         """Half of the interval."""
         return self.gain.mean - self.gain.low if self.gain and self.gain.low is not None else 0.0
@@ -185,7 +190,7 @@ def advice(found: Sequence[RowResult], score: Score, guess: float | None = None)
         )
     best = candidate(found)
     gain = f"{gain_text(score, best)} {unit_of(score)}"
-    if not (best.claimed and best.mean > 0):
+    if not best.pays:
         what = "is no better than each device alone" if best.mean <= 0 else "may be better by chance"
         return (
             f"Do not federate on the strength of this: {best.row}, the best row on the samples to choose on, {what} "
@@ -206,7 +211,7 @@ def speed_advice(results: Results) -> str:
 def what_is_put(found: Sequence[RowResult]) -> str:
     """What the `lines_to_put` are: the row that is advised, or the rate that suits the settings' own best."""
     best, _ = _taken(found)
-    return "What was best here" if best.claimed and best.mean > 0 else f"The learning rate that suited {best.row} best"
+    return "What was best here" if best.pays else f"The learning rate that suited {best.row} best"
 
 
 def lines_to_put(found: Sequence[RowResult]) -> str:
@@ -229,7 +234,7 @@ def put_into(file: Path, found: Sequence[RowResult]) -> bool:
 def _taken(found: Sequence[RowResult]) -> tuple[RowResult, bool]:
     """The row that is advised, else the settings', and whether it is another than theirs."""
     best = candidate(found)
-    best = best if best.claimed and best.mean > 0 else found[-1]
+    best = best if best.pays else found[-1]
     return best, best is not found[-1]
 
 

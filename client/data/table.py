@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from bouquet.client.data.arrays import OwnData
 from bouquet.client.data.outliers import limits_of
 from bouquet.client.data.table_reader import Floats, Table
-from bouquet.client.data.table_times import seconds_of
+from bouquet.client.data.table_times import DAY, seconds_of
 from bouquet.common.data.scaling import Limits, Scaling
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 from bouquet.common.system.resources import available_bytes
 
-DAY = 86_400.0
 COPIES = 3  # of all windows, that are in memory while they are scaled and divided
 SPARSE = 50  # steps of time for each row, beyond which a time must be wrong
 NEWEST, FAR = 9, 100.0  # samples, and deviations that they may be off before it is said

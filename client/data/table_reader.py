@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def read_table(
         wrong |= lost
         right, of_lines = ~wrong, np.concatenate(found.lines)
         rows = times[right], of_files[right], of_lines[right]
-        said, is_sure = series_of(files, about.time, *rows, lambda: reading.values()[right])
+        said, is_sure = series_of(files, about.time, *rows, cache(lambda: reading.values()[right]))
         if is_sure:
             series = said
         elif said:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.client.data.table_text import Sheet
+from bouquet.client.data.table_times import DAY, HOUR
 from bouquet.common.data.left_out import MOST, LeftOut
 from bouquet.common.texts import plain
 
@@ -26,7 +27,6 @@ FRACTION = re.compile(r"\d[.,]\d")  # of a measured number
 SURELY = 0.99  # of the rows
 OFTEN = 0.2  # of the rows in order of time are of another series than the one before; of an hour twice in autumn fewer
 JITTER = 0.2  # of the time from a row of a series to its next
-DAY = 86_400.0
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -120,7 +120,7 @@ def _by_turns(series: Places, times: Floats) -> bool:
     turn = np.abs(times[count:] - times[:-count])
     usual = np.median(turn)
     is_regular = np.abs(turn - usual) <= JITTER * usual
-    return bool(is_regular.mean() > 1 - MOST and (usual < DAY / 2 or usual % DAY > DAY / 24))
+    return bool(is_regular.mean() > 1 - MOST and (usual < DAY / 2 or usual % DAY > HOUR))
 
 
 def _differ(series: Places, times: Floats, values: Floats) -> bool:

@@ -28,12 +28,13 @@ from bouquet.common.protocol.names import CENTER, CHOOSE
 from bouquet.strategies.base.filters.filter import Filter
 
 Matrix = NDArray[np.float32]
+Model = tuple[int, int]  # which center, of how many
 
 JUMP, LEAST, REMEMBERED = 1.25, 0.05, 3  # LEAST: where next to nothing is left to learn, a loss flickers
 
 
 class Placing(Filter):
-    """The last losses by client, and of which of how many clusters' models they are.
+    """The last losses by client, beside which of how many clusters' models they are of.
 
     ``changed`` are those whose data have, and who were not asked for their cluster since.
     """
@@ -41,8 +42,7 @@ class Placing(Filter):
     key = "_placing"
 
     def __init__(self) -> None:
-        self.losses: dict[str, list[float]] = {}
-        self.models: dict[str, tuple[int, int]] = {}
+        self.losses: dict[str, tuple[Model, list[float]]] = {}
         self.changed: set[str] = set()
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
@@ -68,13 +68,13 @@ class Placing(Filter):
         before = {client: self._before(client, model) for client, model in models.items()}
         jumped = {c: loss for c, loss in said.items() if before[c] and loss > JUMP * max(before[c]) + LEAST}
         for client, loss in said.items():
-            own = self.losses.pop(client, [])
-            own = own[1 - REMEMBERED :] if self.models.get(client) == models[client] else []
+            model, own = self.losses.pop(client, (None, []))
             if client not in jumped:
-                self.losses[client] = [*own, loss]  # at the end: the clients are in the order of their last losses
+                own = own[1 - REMEMBERED :] if model == models[client] else []
+                # At the end: the clients are in the order of their last losses.
+                self.losses[client] = models[client], [*own, loss]
             elif not _are_several(centers):  # one model may swing between kinds of devices: their data are as before
-                self.losses[client] = [loss]
-        self.models |= models
+                self.losses[client] = models[client], [loss]
         self.changed |= {*jumped}
         if not jumped:
             return [True] * len(replies), ""
@@ -87,24 +87,24 @@ class Placing(Filter):
         text += " They do not count in this round, and choose their clusters anew."
         return [reply.client not in jumped for reply in replies], text
 
-    def _before(self, client: str, model: tuple[int, int]) -> list[float]:
+    def _before(self, client: str, model: Model) -> list[float]:
         """The last losses with which one of a client is compared: its own of this model, or else those of others.
 
         Nothing where none of its losses counts: it is new, has jumped or was asked.
         """
-        if self.models.get(client) == model or client not in self.losses:
-            return self.losses.get(client, [])
-        others = [own[-1] for other, own in self.losses.items() if self.models[other] == model]
-        return others[-REMEMBERED:]
+        known, own = self.losses.get(client, (model, []))
+        if known == model:
+            return own
+        return [losses[-1] for of, losses in self.losses.values() if of == model][-REMEMBERED:]
 
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """For a checkpoint: no arrays."""
-        return {}, {"losses": self.losses, "models": self.models, "changed": sorted(self.changed)}
+        return {}, {"losses": self.losses, "changed": sorted(self.changed)}
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
-        self.losses, self.changed = {client: list(own) for client, own in rest["losses"].items()}, set(rest["changed"])
-        self.models = {client: (k, count) for client, (k, count) in rest["models"].items()}
+        self.losses = {client: ((k, count), list(own)) for client, ((k, count), own) in rest["losses"].items()}
+        self.changed = set(rest["changed"])
 
 
 def _are_several(centers: Matrix) -> bool:
