@@ -53,7 +53,7 @@ class Anchored(FeSEM):
     # Of FeSEM, and no options here.
     proximal_weight: float = field(default=0.001, init=False)
     weighted_loss: bool = field(default=False, init=False)
-    weighting: Weighting = field(default="uniform", init=False)
+    weighting: Weighting | None = field(default=None, init=False)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal model."""

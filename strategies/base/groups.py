@@ -17,13 +17,15 @@ A method with clusters calls `Groups.after_round` between its E-step and its M-s
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from bouquet.common.metrics import adjusted_rand_index
 from bouquet.common.parameters.layout import ParameterLayout, Vector
@@ -31,18 +33,19 @@ from bouquet.common.protocol import JUDGED
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.mathematics.aggregation import Assignment
-from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, sketch
+from bouquet.strategies.mathematics.groups import LOG_LEVEL, WIDTH, deviations, find_groups, sketch
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 MEMORY = 5  # rounds that a client's direction is the mean of, about
-SAME = 0.65  # adjusted Rand index of the groups of two rounds, from which on they are the same
+SAME = 0.4  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
 DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
-LONGEST = 10  # rounds between trials, at most
+LONGEST = 10  # rounds between trials, at most, and before new clusters are asked whether to join
 
 NumClusters = Count | Literal["auto"]
+Means = Callable[[NDArray[np.int64]], Vector]  # of the models in these rows of the replies: their mean (d,)
 
 
 class Found(NamedTuple):
@@ -72,6 +75,7 @@ class Trial:
 
     rows: dict[str, int] = field(default_factory=dict)  # client → its model's row
     models: Matrix | None = None  # (m, d)
+    counts: list[int] = field(default_factory=list)  # of how many replies each of them is the mean, (m,)
     pair: list[int] = field(default_factory=list)  # the clusters that would be one; none where they would be divided
     votes: dict[str, int] = field(default_factory=dict)  # client → 1 where it errs less with that model, −1, or 0
     silent: list[str] = field(default_factory=list)  # clients with no app of Bouquet's, or in a run that counts nothing
@@ -88,18 +92,21 @@ class Trial:
         silent = {*self.silent, *(one.client for one in asked)} - votes.keys()
         return replace(self, votes={**self.votes, **votes}, silent=sorted(silent))
 
-    def pays(self, clients: Collection[str]) -> bool | None:
+    def pays(self, clients: Collection[str], log_p: float) -> bool | None:
         """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
 
+        Groups (``log_p``) and what devices say of them are two witnesses: what both are by chance has to be improbable.
         Where at least half cannot vote, and more than do, the test decides: a division pays, and nothing is joined.
         """
         said = [self.votes[client] for client in clients if client in self.votes]
         if (silent := sum(client in self.silent for client in clients)) > len(said) and 2 * silent >= len(clients):
-            return not self.pair
+            return not self.pair and log_p < LOG_LEVEL
         if 2 * len(said) < len(clients):
             return None
-        is_clear = sum(said) >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, sum(vote != 0 for vote in said)))
-        return is_clear if is_clear or sum(said) <= 0 else None
+        gain, lose = said.count(1), said.count(-1)
+        is_clear = gain - lose >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, gain + lose))
+        is_clear = is_clear and log_p + float(binom.logsf(gain - 1, gain + lose, 0.5)) < LOG_LEVEL
+        return is_clear if is_clear or gain <= lose else None
 
     def next(
         self, divided: dict[str, int], judged: set[str], refused: bool, assignment: Mapping[str, int], centers: Matrix
@@ -112,21 +119,44 @@ class Trial:
         refusals = self.refused + refused
         wait = min(refusals, LONGEST) if refused else max(0, self.wait - 1)
         pair, tried, quiet = self.pair if judged else [], self.tried, self.quiet + 1
-        if not pair and (wait or not divided) and quiet > min(tried, LONGEST) and len(centers) > 1:
+        if not pair and (wait or not divided) and quiet > min(tried or LONGEST, LONGEST) and len(centers) > 1:
             distances = euclidean_distances(centers)
             pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
         votes = {client: vote for client, vote in self.votes.items() if client in judged}
-        return Trial(rows, None, pair, votes, self.silent, refusals, wait, quiet, tried)
+        return Trial(rows, None, [], pair, votes, self.silent, refusals, wait, quiet, tried)
 
-    def with_models(self, replies: Replies, aggregation: Aggregation) -> Trial:
-        """With the models of those who replied; who would share one that nobody sent is not asked."""
-        there = {c: i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late}
-        found, place = np.unique([self.rows[client] for client in there], return_inverse=True)
-        models = aggregation.cluster_means(replies.W[[*there.values()]], place, len(found)) if there else None
-        row = {one: k for k, one in enumerate(found.tolist())}
-        return replace(self, rows={c: row[one] for c, one in self.rows.items() if one in row}, models=models)
+    def with_models(
+        self, replies: Replies, earlier: Trial, assignment: Mapping[str, int], centers: Matrix, means: Means
+    ) -> Trial:
+        """With the models of those who replied; who would share one that nobody ever sent is not asked.
+
+        Where few of a group replied, their mean says little. So what the group was ``earlier`` beside the model that
+        its devices had been sent, of ``centers`` (K, d), counts for those who did not reply.
+        """
+        there = np.array([i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late], int)
+        cluster = {c: 0 if self.pair else assignment[c] for c in self.rows}
+        before = {} if self.pair or earlier.pair else earlier.rows
+        found, models, counts = dict[str, int](), list[Vector](), list[int]()
+        for k, row in sorted({(cluster[c], row) for c, row in self.rows.items()}):
+            here = there[[cluster[replies.clients[i]] == k for i in there]]
+            came = here[[self.rows[replies.clients[i]] == row for i in here]]
+            members = [c for c in self.rows if self.rows[c] == row]
+            known = Counter(before[c] for c in members if c in before)
+            if not len(came) and not (len(here) and known):
+                continue
+            model, count = means(came if len(came) else here), len(came)
+            if known and earlier.models is not None and count < len(members):
+                then = known.most_common(1)[0][0]
+                kept = min(earlier.counts[then], len(members) - count)
+                base = means(here)
+                beside = count * (model - base) + kept * (earlier.models[then] - centers[k])
+                model, count = base + beside / np.float32(count + kept), count + kept
+            found |= dict.fromkeys(members, len(models))
+            models.append(model)
+            counts.append(count)
+        return replace(self, rows=found, models=np.stack(models) if models else None, counts=counts)
 
 
 @dataclass(frozen=True)
@@ -147,6 +177,7 @@ class Groups:
         centers: Matrix,
         seed: int | None,
         aggregation: Aggregation,
+        by_examples: bool = False,
     ) -> Found:
         """The clusters where the server chooses them, from the ``nearest`` center (n,) of each model that came.
 
@@ -156,7 +187,8 @@ class Groups:
         by_model = dict(zip(replies.clients, nearest.tolist(), strict=True))
         if seed is None:
             return Found(self, {**assignment, **by_model}, [*range(len(centers))], {})
-        return self.after_round(replies, assignment, {**by_model, **assignment}, centers, seed, aggregation)
+        clusters = {**by_model, **assignment}
+        return self.after_round(replies, assignment, clusters, centers, seed, aggregation, by_examples=by_examples)
 
     def after_round(
         self,
@@ -167,11 +199,13 @@ class Groups:
         seed: int,
         aggregation: Aggregation,
         records: Mapping[str, str] | None = None,
+        by_examples: bool = False,
     ) -> Found:
         """What a round's replies say of the clusters.
 
         ``before`` is the cluster whose model every known client is sent, ``assignment`` that of each after the E-step,
-        ``centers`` (K × d) are the models that were sent, ``aggregation`` makes the models that are on trial.
+        ``centers`` (K × d) are the models that were sent, ``aggregation`` makes the models that are on trial,
+        where clients weigh by their numbers of samples with ``by_examples``.
         ``records`` names for each client the record of the model that it trained, where devices are sent all models
         and choose: then nobody is pulled.
         """
@@ -180,7 +214,7 @@ class Groups:
         directions = known.directions
         clusters, origins = dict(assignment), [*range(len(centers))]
         proposed, lowest, trial = dict[str, int](), 0.0, self.trial.heard(replies)
-        judged, is_refused, divided = set[str](), False, dict[str, int]()
+        judged, several, is_refused, divided = set[str](), set[str](), False, dict[str, int]()
         for k in range(len(centers)):
             members = [client for client in sorted(directions) if assignment[client] == k]
             if len(members) < FEWEST:
@@ -188,11 +222,11 @@ class Groups:
             rows = np.stack([directions[client] for client in members]).astype(np.float32)
             structure = find_groups([rows[:, layer] for layer in layers], seed)
             lowest = min(lowest, structure.log_p)
-            if not structure.is_clear:
+            if not structure.is_seen:
                 continue
             groups = dict(zip(members, structure.labels.tolist(), strict=True))
             is_due = not trial.pair and self._agrees(groups)
-            pays = trial.pays(groups) if is_due else None
+            pays = trial.pays(groups, structure.log_p) if is_due else None
             if pays:
                 clusters |= {client: len(origins) + group - 1 for client, group in groups.items() if group}
                 origins += [k] * max(groups.values())
@@ -201,23 +235,31 @@ class Groups:
             is_refused |= pays is False
             divided |= {client: k * len(directions) + group for client, group in groups.items()}
             proposed |= groups
+            several |= {*groups} if structure.log_p < LOG_LEVEL else set()
         if trial.pair:
             members = [client for client in directions if assignment[client] in trial.pair]
-            joins = trial.pays(members)
+            joins = trial.pays(members, -math.inf)
             if joins:
                 clusters |= {client: trial.pair[0] for client in assignment if assignment[client] in trial.pair}
                 directions = {client: one for client, one in directions.items() if client not in members}
             judged |= {*members} if joins is None else set()
         pulled = {} if records else _pulled(replies, directions, assignment, centers)
-        pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in proposed}
+        pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in several}
         # A cluster that nobody is in ends.
         number = {k: place for place, k in enumerate(sorted({*clusters.values()} or {0}))}
         pulled = {client: number[k] for client, k in pulled.items() if k in number}
         directions = {client: one for client, one in directions.items() if client not in pulled}
         origins = [origins[k] for k in number]
-        trial = trial if origins == [*range(len(centers))] else Trial()
-        trial = trial.next(divided, judged, is_refused, assignment, replies.layout.parameters_of(centers))
-        trial = trial.with_models(replies, aggregation)
+        if origins == [*range(len(centers))]:
+            trial = trial.next(divided, judged, is_refused, assignment, replies.layout.parameters_of(centers))
+        else:
+            trial = Trial(silent=trial.silent)
+
+        def means(of: NDArray[np.int64]) -> Vector:
+            weights = replies.num_examples[of] if by_examples else None
+            return aggregation.center(replies.W[of], weights)[0]
+
+        trial = trial.with_models(replies, self.trial, assignment, centers, means)
         assignment = {client: number[k] for client, k in clusters.items()}
         return Found(Groups(directions, known.rounds, proposed, lowest, trial), assignment, origins, pulled)
 

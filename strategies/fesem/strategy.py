@@ -47,8 +47,9 @@ class FeSEM(MethodStrategy[FeSEMState]):
         Eq. 7 as printed, with α_i = n_i / Σ n before the loss. It has the minimum of the loss + (λ/m) / α_i · ‖W − C‖²,
         which is what the device is given, so that its step does not shrink with the number of clients. From the second
         round on; a client that is not known yet counts as the mean one. Without it λ/m is the same for all.
-    weighting : {"uniform", "examples"}, default "uniform"
-        ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
+    weighting : {"uniform", "examples"} or None, default None
+        ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their numbers of samples. By default the former where K
+        is given, and the latter where it is found: with one center that is FedAvg's mean.
     """
 
     state_class = FeSEMState
@@ -60,8 +61,13 @@ class FeSEM(MethodStrategy[FeSEMState]):
     num_clusters: NumClusters = "auto"
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
-    weighting: Weighting = "uniform"
+    weighting: Weighting | None = None
     matching: ClassVar[bool] = False
+
+    @property
+    def by_examples(self) -> bool:
+        """Whether clients weigh by their numbers of samples."""
+        return self.weighting == "examples" or (self.weighting is None and self.num_clusters == "auto")
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:
         """One center: the common initial model."""
@@ -91,7 +97,9 @@ class FeSEM(MethodStrategy[FeSEMState]):
         aligned = self._aligned(replies, state.centers)  # (K, n, d), for matched averaging
         nearest = expectation_step(replies.layout, replies.W, aligned, state.centers)  # Eq. 8
         seed = self.seed + round_ if self.num_clusters == "auto" else None
-        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed, self.aggregation)
+        found = state.groups.e_step(
+            replies, state.assignment, nearest, state.centers, seed, self.aggregation, self.by_examples
+        )
         labels, origins = found.labels(replies.clients), np.array(found.origins)
         rows = matched_to(replies.W, aligned, origins[labels])
         centers = self._maximization_step(rows, labels, replies, state.centers[origins])  # Eq. 9
@@ -129,7 +137,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
 
     def _maximization_step(self, W: Matrix, nearest: Assignment, replies: Replies, centers: Matrix) -> Matrix:
         """Eq. 9: each center (K, d) becomes the mean of its clients' models W (n × d); one without clients stays."""
-        weights = replies.num_examples if self.weighting == "examples" else None
+        weights = replies.num_examples if self.by_examples else None
         return self.aggregation.cluster_means(W, nearest, len(centers), weights, centers)
 
     def _first_clusters(self, state: FeSEMState, replies: Replies, num_clusters: int) -> FeSEMState:
@@ -141,7 +149,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         origin = state.centers[:1] if state.origin is None else state.origin[None, :]
         rows = matched_to(replies.W, self._aligned(replies, origin), np.zeros(len(replies), dtype=np.int64))
         first = FirstModels(state.gathered, state.examples).add(replies.clients, rows, replies.num_examples.tolist())
-        weights = [*first.examples.values()] if self.weighting == "examples" else None
+        weights = [*first.examples.values()] if self.by_examples else None
         seen = sorted({*state.seen, *replies.clients})
         if len(first.clients) < num_clusters:
             center = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, weights, origin)

@@ -24,7 +24,8 @@ from bouquet.strategies.mathematics.aggregation import Assignment, Vector
 from bouquet.strategies.mathematics.clustering import canonical_labels
 
 MOST = 6  # groups at one look; each of them is looked at again
-LOG_LEVEL = math.log(1e-5)  # of one look; there is one for each cluster and round
+LOG_LEVEL = math.log(1e-5)  # of one look, with what the devices say; there is one for each cluster and round
+LOG_SEEN = math.log(1e-3)  # from there on down devices are asked
 LONGEST = 2.0  # of the median norm: a longer direction is cut to that, so that no client decides alone
 LOG_EFFECT = math.log(0.8)  # W_K is at most so much of what one cloud leaves: with many clients anything is significant
 LOG_ONE = math.log(0.1)  # two groups are one if one cloud leaves as little so often
@@ -45,9 +46,9 @@ class Structure(NamedTuple):
     log_p: float
 
     @property
-    def is_clear(self) -> bool:
-        """Whether one cloud does not look like this."""
-        return self.log_p < LOG_LEVEL and bool(self.labels.any())
+    def is_seen(self) -> bool:
+        """Whether one cloud hardly looks like this: enough to ask devices."""
+        return self.log_p < LOG_SEEN and bool(self.labels.any())
 
 
 def sketch(vector: Vector) -> NDArray[np.float32]:
@@ -119,17 +120,20 @@ def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
         rank = int(np.sum(values > 1e-9 * values[-1]))  # beyond it, vectors are whatever they are
         for k in range(2, min(MOST, n - 2, rank + 1) + 1):
             inertia, labels = _k_means(vectors[None, :, :-k:-1], k, _RESTARTS, generator)
+            sizes = np.bincount(labels[0])
+            if np.sum(sizes == 1) > np.sum(sizes > 1):
+                continue  # of a few clients the larger group is the looser one, and comes out as clients alone
             left = float(inertia[0]) / (k - 1)
             log_p = log_probability(n, k, left) + math.log(len(layers))
             if _log(left) > _null(n, k).mean + LOG_EFFECT:
-                log_p = max(log_p, LOG_LEVEL)
+                log_p = max(log_p, LOG_SEEN)
             if log_p < best.log_p:
                 best, clearest = Structure(canonical_labels(labels[0]), log_p), gram
     labels = _joined(clearest, best.labels, generator)
     alone = np.bincount(labels)[labels] == 1
-    if best.is_clear and alone.any():
+    if best.is_seen and alone.any():
         others = find_groups([rows[~alone] for rows in layers], seed)
-        labels[~alone] = others.labels if others.is_clear else 0
+        labels[~alone] = others.labels if others.is_seen else 0
         labels[alone] = n + np.arange(alone.sum())
     return Structure(canonical_labels(labels), best.log_p)
 

@@ -8,7 +8,7 @@ import pytest
 from bouquet.common.protocol import JUDGED, RIVAL, Instruction, Payload
 from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.filters.trial import Rivals
-from bouquet.strategies.base.groups import Groups, Trial
+from bouquet.strategies.base.groups import LONGEST, Groups, Trial
 from bouquet.strategies.fesem.strategy import FeSEM
 from tests.strategies.base.test_groups import LAYOUT, Fleet
 
@@ -51,6 +51,23 @@ def test_what_is_on_trial_is_the_mean_model_of_those_who_would_share_it():
         np.testing.assert_allclose(trial.models[trial.rows[client]], answers.W[same].mean(axis=0), rtol=1e-5)
 
 
+def test_a_group_that_nobody_replied_of_keeps_what_it_was_beside_the_center():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    state = begin(fleet)
+    before, center = state.groups.trial, state.centers[0]
+    of_group = sorted(client for client, group in fleet.group_of.items() if group == 0)[:2]
+    answers = fleet.answer(strategy, state, 2, of_group)
+    after = strategy.update(state, 2, said(answers, {})).groups.trial
+    other = next(client for client, group in fleet.group_of.items() if group == 1)
+    base = answers.W.mean(axis=0)
+    np.testing.assert_allclose(
+        after.models[after.rows[other]], base + before.models[before.rows[other]] - center, rtol=1e-4, atol=1e-4
+    )
+    own, then = after.models[after.rows[of_group[0]]], before.models[before.rows[of_group[0]]]
+    np.testing.assert_allclose(own, base + 4 / 6 * (then - center), rtol=1e-4, atol=1e-4)  # two of six replied
+    assert sorted(after.counts) == [6, 6]
+
+
 def test_groups_that_are_of_no_use_stay_together_and_are_asked_less_and_less():
     fleet = Fleet(12, 2)
     state, asked = run(fleet, begin(fleet), range(2, 31), lambda *_: -1)
@@ -72,6 +89,28 @@ def test_one_device_has_one_vote():
     assert len(state.centers) == 1
 
 
+@pytest.mark.parametrize(
+    ("log_p", "gains", "loses", "pays"),
+    [
+        (-20, 4, 2, None),  # of six, 2 more are no clear gain
+        (-20, 4, 1, True),
+        (-8.5, 4, 1, None),  # as many gain by chance with probability 6 / 32: together −10.2, of −11.5
+        (-8.5, 5, 0, True),  # 1 / 32: together −12.0
+        (-8.5, 2, 3, False),
+    ],
+)
+def test_how_clear_groups_are_and_who_gains_count_together(log_p, gains, loses, pays):
+    votes = dict(enumerate([1] * gains + [-1] * loses))
+    trial = Trial(votes={f"d{number:02d}": vote for number, vote in votes.items()})
+    assert trial.pays([*trial.votes], log_p) is pays
+
+
+def test_where_no_device_can_say_groups_that_are_hardly_seen_are_not_divided():
+    trial = Trial(silent=["d00", "d01", "d02", "d03"])
+    assert trial.pays(trial.silent, -8) is False
+    assert trial.pays(trial.silent, -12) is True
+
+
 def test_where_no_device_can_say_the_test_alone_decides_and_nothing_is_joined():
     fleet = Fleet(12, 2)
     state = fleet.run(FeSEM(), 20, begin(fleet), first=2)
@@ -84,8 +123,8 @@ def test_one_silent_device_does_not_speak_for_all_though_it_was_asked_alone():
     answers = fleet.answer(FeSEM(), begin(fleet), 2)
     alone = trial.heard(answers.only([True, False, False, False]))
     assert alone.silent == ["d00"]
-    assert alone.pays([*trial.rows]) is None
-    assert alone.heard(answers.only([False, True, True, True])).pays([*trial.rows]) is True
+    assert alone.pays([*trial.rows], -20) is None
+    assert alone.heard(answers.only([False, True, True, True])).pays([*trial.rows], -20) is True
     assert alone.heard(said(answers, {"d00": 1})).silent == ["d01", "d02", "d03"]
 
 
@@ -101,10 +140,18 @@ def test_two_clusters_are_joined_when_their_devices_gain_by_it(gains, clusters):
     fleet = Fleet(12, 2)
     state, _ = run(fleet, begin(fleet), range(2, 4), lambda *_: 1)
     assert len(state.centers) == 2
-    state, asked = run(fleet, state, range(4, 9), lambda _, trial: gains if trial.pair else -1)
+    state, asked = run(fleet, state, range(4, 18), lambda _, trial: gains if trial.pair else -1)
     assert len(state.centers) == clusters
     assert {*state.assignment.values()} == {*range(clusters)}
     assert 12 in asked
+
+
+def test_a_new_cluster_is_not_asked_at_once_whether_to_join():
+    fleet = Fleet(12, 2)
+    state, _ = run(fleet, begin(fleet), range(2, 4), lambda *_: 1)
+    assert len(state.centers) == 2
+    _, asked = run(fleet, state, range(4, 18), lambda *_: 0)
+    assert asked.index(12) == LONGEST
 
 
 def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():

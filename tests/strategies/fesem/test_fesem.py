@@ -47,6 +47,14 @@ def test_the_first_centers_are_weighted_as_the_later_ones(weighting, centers):
     np.testing.assert_allclose(strategy.update(state, 2, replies(FOUR, UNEQUAL)).centers, centers)
 
 
+def test_where_k_is_found_clients_weigh_by_their_samples():
+    strategy = FeSEM()
+    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    state = strategy.update(state, 1, replies(FOUR, UNEQUAL))
+    points, samples = np.array([FOUR[client] for client in UNEQUAL]), np.array([*UNEQUAL.values()])
+    np.testing.assert_allclose(state.centers[0], samples @ points / samples.sum(), rtol=1e-6)
+
+
 def test_partial_participation_keeps_the_others_assignment_and_an_empty_center():
     strategy = FeSEM(num_clusters=2)
     state = strategy.update(start(strategy), 2, replies({"a": (2, 2)}))

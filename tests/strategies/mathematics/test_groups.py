@@ -5,7 +5,15 @@ import pytest
 
 from bouquet.common.metrics import adjusted_rand_index
 from bouquet.strategies.mathematics import groups
-from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, levelled, log_probability, sketch
+from bouquet.strategies.mathematics.groups import (
+    LOG_LEVEL,
+    WIDTH,
+    deviations,
+    find_groups,
+    levelled,
+    log_probability,
+    sketch,
+)
 
 
 def cloud(n, p, generator, power=0.0):
@@ -24,7 +32,7 @@ def test_one_cloud_of_any_covariance_shows_no_groups(n, power):
     """40 clouds: the least of five p-values is below .0005 in about one of 400, were the bound the probability."""
     generator = np.random.default_rng(n)
     found = [find_groups([cloud(n, 200, generator, power)], seed) for seed in range(40)]
-    assert not any(one.is_clear for one in found)
+    assert not any(one.log_p < LOG_LEVEL for one in found)
     assert np.median([one.log_p for one in found]) > math.log(0.03)
 
 
@@ -32,23 +40,34 @@ def test_one_cloud_of_any_covariance_shows_no_groups(n, power):
 def test_clear_groups_are_found(n, groups):
     generator = np.random.default_rng(7)
     found = find_groups([grouped(n, groups, generator, apart=3)], 0)
-    assert found.is_clear
+    assert found.log_p < LOG_LEVEL
     assert found.labels.tolist() == [i % groups for i in range(n)]
+
+
+def test_of_two_groups_of_few_clients_the_larger_one_is_not_all_alone():
+    generator = np.random.default_rng(4)
+    for seed in range(10):
+        means = 4 * generator.standard_normal((2, 300))
+        rows = means[[0, 0, 0, 0, 1, 1, 1]] + generator.standard_normal((7, 300))
+        found = find_groups([rows.astype(np.float32)], seed)
+        assert found.is_seen
+        assert np.sum(np.bincount(found.labels) == 1) < 3
+        assert not {*found.labels[:4].tolist()} & {*found.labels[4:].tolist()}
 
 
 def test_groups_of_one_layer_are_found_beside_a_layer_that_is_all_noise():
     generator = np.random.default_rng(3)
     noise, quiet = 30 * cloud(20, 300, generator, 0.5), grouped(20, 4, generator)
     apart = find_groups([noise, quiet], 0)
-    assert apart.is_clear
+    assert apart.log_p < LOG_LEVEL
     assert apart.labels.tolist() == [i % 4 for i in range(20)]
-    assert not find_groups([np.hstack([noise, quiet])], 0).is_clear
+    assert find_groups([np.hstack([noise, quiet])], 0).log_p >= LOG_LEVEL
 
 
 def test_a_layer_that_nobody_moves_shows_nothing():
     assert find_groups([np.zeros((10, 50), dtype=np.float32)], 0).log_p == 0
     alike = np.tile(np.arange(5, dtype=np.float32), (10, 1))
-    assert not find_groups([alike], 0).is_clear
+    assert find_groups([alike], 0).log_p >= LOG_LEVEL
 
 
 def test_the_scale_and_the_order_of_clients_do_not_matter():
@@ -75,7 +94,7 @@ def test_one_client_that_is_far_off_makes_no_groups_of_one_cloud():
         rows = cloud(20, 300, generator, 0.5)
         rows[0] *= 1e6
         found = find_groups([rows], 0)
-        assert not found.is_clear or len({*found.labels[1:].tolist()}) == 1
+        assert found.log_p >= LOG_LEVEL or len({*found.labels[1:].tolist()}) == 1
 
 
 def test_deviations_are_at_most_twice_as_long_as_the_median():
@@ -115,7 +134,7 @@ def test_alike_clients_of_different_lengths_are_no_groups():
     """The longest six times as long as the shortest; without levelling, all twenty look like groups."""
     generator = np.random.default_rng(4)
     lengths = np.array([[1], [1], [1], [1], [1], [3], [3], [3], [0.5], [0.5]], dtype=np.float32)
-    assert not any(find_groups([lengths * cloud(10, 300, generator)], seed).is_clear for seed in range(20))
+    assert not any(find_groups([lengths * cloud(10, 300, generator)], seed).log_p < LOG_LEVEL for seed in range(20))
 
 
 def test_the_probability_falls_with_what_is_left_and_never_leaves_its_bounds():
