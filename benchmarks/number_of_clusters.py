@@ -7,7 +7,8 @@
 From the repository's root; a line a run in ``RUNS.csv``, the summary on standard output. A run is right where it has as
 many clusters as there are groups and no cluster has devices of two. Default settings, 15 rounds. ``sampled``: three of
 ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count.
-``unequal``: alike devices, some with sixteen times as many samples as others, in one group.
+``unequal``: alike devices, some with sixteen times as many samples as others, in one group. ``lenet``: FashionMNIST and
+LeNet, from the folder of ``BOUQUET_DATA_DIR``, where --kinds asks for it.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import csv
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from bouquet.experiments.simulation.run import simulate
 
 PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups"}
 UNEQUAL = (f"data.dataset={__file__}:unequal", "data.partition=natural", "data.min_samples=8")
+LENET = ("data.dataset=fashion-mnist", "model.name=cnn-dcpfl", "data.samples_per_client=100", "data.test_samples=400")
 SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
 COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
 
@@ -42,7 +45,7 @@ class Cell(NamedTuple):
     method: str
 
     def settings(self) -> list[str]:
-        kind, sampled = self.kind.removeprefix("sampled "), self.kind.startswith("sampled")
+        kind = self.kind.removeprefix("sampled ").removeprefix("lenet ")
         name, _, given = self.method.partition(":")
         found = [f"data.partition={PARTITIONS.get(kind, kind.split()[0])}", f"data.clients={self.devices}"]
         found += [f"train.learning_rate={self.learning_rate}", f"run.seed={self.seed}", f"strategy.name={name}"]
@@ -50,11 +53,16 @@ class Cell(NamedTuple):
         found += [f"data.beta={kind.split()[1]}"] if kind.startswith("dirichlet") else []
         found += UNEQUAL if kind == "unequal" else ()
         found += [f"strategy.num_clusters={given}"] if given else []
-        return [*found, *(SAMPLED if sampled else ("run.rounds=15",)), "simulation.engine=batched"]
+        found += LENET if self.kind.startswith("lenet") else ()
+        found += SAMPLED if self.kind.startswith("sampled") else ("run.rounds=15",)
+        return [*found, "simulation.engine=batched"]
 
 
 def cells(seed: int) -> Iterator[Cell]:
     """All runs of a seed; the large fleets, which take the longest, come last."""
+    for devices, kind, groups in product((5, 6, 7, 8), ("rotated", "permuted"), (2, 3)):
+        for method in ("fesem", f"fesem:{groups}", "fedavg"):
+            yield Cell(kind, groups, devices, 0.05, seed, method)
     for devices in (10, 20, 40):
         for rate in (0.05, 0.1, 0.02):
             yield Cell("iid", 1, devices, rate, seed, "fesem")
@@ -70,6 +78,9 @@ def cells(seed: int) -> Iterator[Cell]:
                 for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
                     for method in ("fesem", "fedavg"):
                         yield Cell(kind, 0, devices, rate, seed, method)
+            for kind, groups in product(("lenet rotated", "lenet permuted"), (1, 2, 4)):
+                for method in ("fesem", *((f"fesem:{groups}", "fedavg") if groups > 1 else ())):
+                    yield Cell(kind, groups, devices, 0.05, seed, method)
 
 
 @described(dataset_info("digits"))
@@ -141,14 +152,18 @@ def _right(found: list[tuple[Cell, dict[str, Any]]]) -> str:
     return f"{sum(_is_right(*one) for one in found)} of {len(found)}"
 
 
+def _is_asked(cell: Cell, kinds: list[str] | None) -> bool:
+    return any(cell.kind.startswith(kind) for kind in kinds) if kinds else not cell.kind.startswith("lenet")
+
+
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[2001])
-    parser.add_argument("--kinds", nargs="*", help="these alone")
+    parser.add_argument("--kinds", nargs="*", help="those that begin so, alone")
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     runs = read(options.runs)
-    asked = (cell for seed in options.seeds for cell in cells(seed) if cell.kind in (options.kinds or [cell.kind]))
+    asked = (cell for seed in options.seeds for cell in cells(seed) if _is_asked(cell, options.kinds))
     for cell in (cell for cell in asked if cell not in runs):
         fresh, runs[cell] = not options.runs.exists(), (line := measured(cell))
         with options.runs.open("a", encoding="utf-8", newline="") as file:
