@@ -73,7 +73,8 @@ def cells(seed: int) -> Iterator[Cell]:
         if devices == 20:
             for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
                 yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
-            yield Cell("unequal", 1, 12, 0.05, seed, "fesem")
+            for method in ("fesem", "fedavg"):
+                yield Cell("unequal", 1, 12, 0.05, seed, method)
             for rate in (0.05, 0.02):
                 for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
                     for method in ("fesem", "fedavg"):
