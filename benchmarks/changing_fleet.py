@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -50,13 +50,15 @@ class Joining(InlineGrid):
 def measured(change: str, method: str, seed: int, *more: str) -> Iterator[dict[str, Any]]:
     """A line a round: mean accuracy of what devices start it from, and of those that changed after their training.
 
-    ``more`` are settings that come after the benchmark's own, such as another ``strategy.name``.
+    Settings come after the benchmark's own, such as another ``strategy.name``: ``more``, and those that follow the
+    method's name, as in ``ifca:4 train.local_epochs=2``.
     """
-    name, _, given = method.partition(":")
+    named, *own = method.split()
+    name, _, given = named.partition(":")
     options = [f"strategy.name={name}", f"run.seed={seed}", f"run.rounds={ROUNDS}", f"data.clients={DEVICES}"]
     options += [f"strategy.num_clusters={given}"] if given else []
     options += ["data.partition=rotated", f"data.groups={GROUPS}", "personal.serve=own", "personal.compare=false"]
-    options += ["simulation.engine=batched", f"data.drift={json.dumps(DRIFT[change])}", *more]
+    options += ["simulation.engine=batched", f"data.drift={json.dumps(DRIFT[change])}", *more, *own]
     changed = {f"client-{i:02}" for i in range(DEVICES) if (i % 5 == 4 if change == "join" else i < DEVICES // 2)}
     lines: list[dict[str, Any]] = []
     grids: list[Joining] = []
@@ -108,17 +110,19 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--changes", nargs="*", default=list(DRIFT))
     options = parser.parse_args(arguments if arguments is None else list(arguments))
-    wanted = [(change, method, seed) for seed, change, method in product(options.seeds, options.changes, options.methods)]
+    wanted = [
+        (change, method, seed) for seed, change, method in product(options.seeds, options.changes, options.methods)
+    ]
     lines = completed(options.runs, wanted)
     csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines))
 
 
 def completed(
-    runs: Path, wanted: Iterable[tuple[str, str, int]], more: Mapping[str, Sequence[str]] = MappingProxyType({})
+    runs: Path, wanted: Iterable[tuple[str, str, int]], more: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
     """All lines of a file, to which the ``wanted`` runs (change, method, seed) that it lacks were added.
 
-    ``more`` are settings by method, as of `measured`.
+    ``more`` has a setting for some methods.
     """
     lines: list[dict[str, Any]] = []
     if runs.exists():
@@ -128,7 +132,7 @@ def completed(
     for change, method, seed in wanted:
         if (change, method, str(seed)) in done:
             continue
-        fresh, found = not runs.exists(), [*measured(change, method, seed, *more.get(method, ()))]
+        fresh, found = not runs.exists(), [*measured(change, method, seed, *filter(None, [more.get(method)]))]
         with runs.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             if fresh:

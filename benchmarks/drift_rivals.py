@@ -24,7 +24,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.changing_fleet import DRIFT, completed, summary
+from benchmarks.changing_fleet import DRIFT, METHODS, completed, summary
 from bouquet.client.procedures import standard
 from bouquet.client.rounds.session import Session
 from bouquet.client.training import evaluation
@@ -35,9 +35,9 @@ from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.mathematics.clustering import hierarchical_clusters, kmeans
 from bouquet.strategies.mathematics.initialisation import random_models
 
-OURS = ("fesem", "fesem:4", "ifca:4", "fedavg")
 PUBLISHED = Path("experiments/results/benchmarks/changing-fleet-runs.csv")
-RIVALS = {"feddrift": "FedDrift", "cfl-gp:4": "GradientPartitioning"}
+CLASSES = {"feddrift": "FedDrift", "cfl-gp:4": "GradientPartitioning"}
+RIVALS = ("feddrift", "feddrift strategy.step=4", "feddrift strategy.step=1 strategy.delta=0.2", "cfl-gp:4")
 ACCURACIES = "accuracies"  # key of the reply's config
 
 
@@ -81,7 +81,7 @@ class FedDrift(MethodStrategy[DriftState]):
 
     state_class = DriftState
 
-    delta: Share = 0.1
+    delta: Share = 0.4
     step: Count = 5
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> DriftState:
@@ -97,7 +97,7 @@ class FedDrift(MethodStrategy[DriftState]):
             return state
         models = {f"model-{k}": Payload(center) for k, center in enumerate(state.centers)}
         question = Instruction(models=models, upload=(), procedure="benchmarks.drift_rivals")
-        replies = ask({client: question for client in asked})
+        replies = ask(dict.fromkeys(asked, question))
         found = np.array([reply.config[ACCURACIES] for reply in replies.received], dtype=np.float64)
         if begins:
             return next_step(state, replies.clients, found, replies.num_examples, self.delta)
@@ -276,25 +276,21 @@ def renumbered(state: ProfileState, found: NDArray[np.int64], count: int) -> dic
 # --- the benchmark ------------------------------------------------------------------------------------------------
 
 
-def settings_of(rival: str) -> tuple[str, ...]:
-    """Its strategy, and the options that follow its name."""
-    name, *options = rival.split()
-    return f"strategy.name=benchmarks.drift_rivals:{RIVALS[name]}", *options
-
-
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[3001, 3002])
     parser.add_argument("--changes", nargs="*", default=list(DRIFT))
-    parser.add_argument("--rivals", nargs="*", default=list(RIVALS))
+    parser.add_argument("--rivals", nargs="*", default=RIVALS)
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     wanted = [(change, rival, seed) for rival in options.rivals for change in options.changes for seed in options.seeds]
-    lines: list[dict[str, Any]] = completed(options.runs, wanted, {rival: settings_of(rival) for rival in options.rivals})
+    classes = {rival: CLASSES[rival.split()[0]] for rival in options.rivals}
+    strategies = {rival: f"strategy.name=benchmarks.drift_rivals:{name}" for rival, name in classes.items()}
+    lines: list[dict[str, Any]] = completed(options.runs, wanted, strategies)
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         lines += [*csv.DictReader(file)]
     lines = [line for line in lines if int(line["seed"]) in options.seeds]
-    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines, (*OURS, *options.rivals)))
+    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines, (*METHODS, *options.rivals)))
 
 
 if __name__ == "__main__":
