@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Message
@@ -37,7 +37,13 @@ from bouquet.strategies.mathematics.initialisation import random_models
 
 PUBLISHED = Path("experiments/results/benchmarks/changing-fleet-runs.csv")
 CLASSES = {"feddrift": "FedDrift", "cfl-gp:4": "GradientPartitioning"}
-RIVALS = ("feddrift", "feddrift strategy.step=4", "feddrift strategy.step=1 strategy.delta=0.2", "cfl-gp:4")
+RIVALS = (
+    "feddrift",
+    "feddrift strategy.step=4",
+    "feddrift strategy.step=1 strategy.delta=0.2",
+    "cfl-gp:4",
+    "cfl-gp:4 strategy.criterion=turns",
+)
 ACCURACIES = "accuracies"  # key of the reply's config
 
 
@@ -179,25 +185,24 @@ evaluate = standard.evaluate
 
 @dataclass(frozen=True)
 class ProfileState:
-    """Centers (K, d), client → cluster, client → row of the ``profile`` (n, K · d) and how often of which model."""
+    """Centers (K, d), client → cluster, and client → row of the ``profile`` (n, K · d)."""
 
     centers: Matrix
     assignment: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     profile: Matrix = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    times: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
 class GradientPartitioning(MethodStrategy[ProfileState]):
-    """Clients are clustered by the running means of their gradients at each of the K models in turn (CFL-GP).
+    """Clients are clustered by the gradients that they made over many rounds at common models (CFL-GP).
 
     Kim, Kim, de Veciana: Clustered Federated Learning via Gradient-based Partitioning. ICML 2024.
     https://proceedings.mlr.press/v235/kim24p.html
 
-    Every ``period`` rounds all clients make a gradient at one of the models. The running means of a client's are its
-    column of the gradient profile matrix, which is projected on its first K left singular vectors. K-means of that are
-    the clusters, numbered so that most clients keep theirs.
+    Every ``period`` rounds all clients make a gradient at one of the K models. Means of these over rounds, for each
+    model, are a client's column of the gradient profile matrix, which is projected on its first K left singular
+    vectors. K-means of that are the clusters, numbered so that most clients keep theirs.
 
     Parameters
     ----------
@@ -205,18 +210,22 @@ class GradientPartitioning(MethodStrategy[ProfileState]):
         K.
     period : int, default 2
         Rounds from one clustering to the next; the authors' default.
+    criterion : {"first", "turns"}, default "first"
+        The model of the gradients. It stays the ``"first"`` in the authors' code. Their matrix has room for all, and
+        with the models taking ``"turns"`` their weights β make running means; with the first alone, β forgets.
 
-    Where it differs from the authors' code: the models take turns, for which their matrix and the weights of their
-    means are made, while in their code it stays with the first. Clusters are looked at until the end; their default
-    stops after half of the rounds, which no later change would survive. A client trains after the clustering, not
-    before it. By their protocol ``model_averaging`` the update of a round's training is the gradient. A client that
-    comes later, of which they say nothing, has zeros for the models of which it made no gradient yet.
+    Where it differs from the authors' code: a gradient is of the criterion's model, where they take it of the client's
+    own, which was far worse here. Clusters are looked at until the end; their default stops after half of the rounds,
+    which no later change would survive. A client trains after the clustering, not before it. By their protocol
+    ``model_averaging`` the update of a round's training is the gradient. Of a client that comes later, of which they
+    say nothing, the first gradient at a model counts whole.
     """
 
     state_class = ProfileState
 
     num_clusters: Count = 4
     period: Count = 2
+    criterion: Literal["first", "turns"] = "first"
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> ProfileState:
         return ProfileState(random_models(initial, layout, self.num_clusters, self.seed, self.draw_model))
@@ -224,9 +233,10 @@ class GradientPartitioning(MethodStrategy[ProfileState]):
     def prepare(self, state: ProfileState, round_: int, clients: Sequence[str], ask: Ask) -> ProfileState:
         if (round_ - 1) % self.period:
             return state
-        model = (round_ - 1) // self.period % self.num_clusters
+        model = (round_ - 1) // self.period % self.num_clusters if self.criterion == "turns" else 0
         replies = ask({client: one_model(state.centers[model]) for client in clients})
-        state = with_gradients(state, replies.clients, replies.updates, model)
+        weight = 1 / (round_ // (self.num_clusters * self.period) + 1)
+        state = with_gradients(state, replies.clients, replies.updates, model, weight)
         found = partition(state.profile, self.num_clusters, self.seed)
         return replace(state, assignment=renumbered(state, found, self.num_clusters))
 
@@ -241,21 +251,20 @@ class GradientPartitioning(MethodStrategy[ProfileState]):
         return replace(state, centers=means)
 
 
-def with_gradients(state: ProfileState, clients: Sequence[str], gradients: Matrix, model: int) -> ProfileState:
-    """With clients' gradients (n, d) at a model in their running means."""
-    count, width = len(state.centers), gradients.shape[1]
-    rows, times = {**state.rows}, {**state.times}
+def with_gradients(
+    state: ProfileState, clients: Sequence[str], gradients: Matrix, model: int, weight: float
+) -> ProfileState:
+    """With clients' gradients (n, d) at a model, which count by their ``weight`` β beside those of before, if any."""
+    width, rows = gradients.shape[1], {**state.rows}
     for client in clients:
         rows.setdefault(client, len(rows))
-    profile = np.zeros((len(rows), count * width), np.float32)
+    profile = np.zeros((len(rows), len(state.centers) * width), np.float32)
     if state.rows:
         profile[: len(state.profile)] = state.profile
-    block = slice(model * width, (model + 1) * width)
     for client, gradient in zip(clients, gradients, strict=True):
-        before = times.get(client, [0] * count)
-        times[client] = [n + (k == model) for k, n in enumerate(before)]
-        profile[rows[client], block] += (gradient - profile[rows[client], block]) / times[client][model]
-    return replace(state, rows=rows, profile=profile, times=times)
+        known = profile[rows[client], model * width : (model + 1) * width]
+        known += (weight if known.any() else 1) * (gradient - known)
+    return replace(state, rows=rows, profile=profile)
 
 
 def partition(profile: Matrix, num_clusters: int, seed: int) -> NDArray[np.int64]:

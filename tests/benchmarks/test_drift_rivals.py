@@ -46,16 +46,15 @@ def test_a_step_merges_alike_models_and_gives_a_client_that_drifted_its_own():
     assert lenient.assignment["c"] == 1
 
 
-def test_gradients_are_kept_as_running_means_by_model():
+def test_gradients_are_weighed_beside_those_of_before_by_model():
     from benchmarks.drift_rivals import ProfileState, with_gradients
 
     state = ProfileState(np.zeros((2, 2), dtype=np.float32))
-    state = with_gradients(state, ("a",), np.array([[1, 0]], dtype=np.float32), model=0)
-    state = with_gradients(state, ("a", "b"), np.array([[0, 5], [0, 7]], dtype=np.float32), model=1)
-    state = with_gradients(state, ("b", "a"), np.array([[9, 9], [3, 4]], dtype=np.float32), model=0)
+    state = with_gradients(state, ("a",), np.array([[1, 0]], dtype=np.float32), model=0, weight=1)
+    state = with_gradients(state, ("a", "b"), np.array([[0, 5], [0, 7]], dtype=np.float32), model=1, weight=0.25)
+    state = with_gradients(state, ("b", "a"), np.array([[9, 9], [5, 4]], dtype=np.float32), model=0, weight=0.25)
     assert state.rows == {"a": 0, "b": 1}
-    assert state.times == {"a": [2, 1], "b": [1, 1]}
-    assert state.profile.tolist() == [[2, 2, 0, 5], [9, 9, 0, 7]]
+    assert state.profile.tolist() == [[2, 1, 0, 5], [9, 9, 0, 7]]  # 3/4 · (1, 0) + 1/4 · (5, 4); b's first is whole
 
 
 def test_clients_are_clustered_by_their_profiles_and_keep_their_numbers():
