@@ -14,10 +14,11 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from bouquet.common.data.partitions import part_in_round
@@ -46,13 +47,18 @@ class Joining(InlineGrid):
         return [node for node in self.handlers if self.round >= CHANGE or node not in self.late]
 
 
-def measured(change: str, method: str, seed: int) -> Iterator[dict[str, Any]]:
-    """A line a round: mean accuracy of what devices start it from, and of those that changed after their training."""
-    name, _, given = method.partition(":")
+def measured(change: str, method: str, seed: int, *more: str) -> Iterator[dict[str, Any]]:
+    """A line a round: mean accuracy of what devices start it from, and of those that changed after their training.
+
+    Settings come after the benchmark's own, such as another ``strategy.name``: ``more``, and those that follow the
+    method's name, as in ``ifca:4 train.local_epochs=2``.
+    """
+    named, *own = method.split()
+    name, _, given = named.partition(":")
     options = [f"strategy.name={name}", f"run.seed={seed}", f"run.rounds={ROUNDS}", f"data.clients={DEVICES}"]
     options += [f"strategy.num_clusters={given}"] if given else []
     options += ["data.partition=rotated", f"data.groups={GROUPS}", "personal.serve=own", "personal.compare=false"]
-    options += ["simulation.engine=batched", f"data.drift={json.dumps(DRIFT[change])}"]
+    options += ["simulation.engine=batched", f"data.drift={json.dumps(DRIFT[change])}", *more, *own]
     changed = {f"client-{i:02}" for i in range(DEVICES) if (i % 5 == 4 if change == "join" else i < DEVICES // 2)}
     lines: list[dict[str, Any]] = []
     grids: list[Joining] = []
@@ -104,25 +110,39 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--changes", nargs="*", default=list(DRIFT))
     options = parser.parse_args(arguments if arguments is None else list(arguments))
+    wanted = [
+        (change, method, seed) for seed, change, method in product(options.seeds, options.changes, options.methods)
+    ]
+    lines = completed(options.runs, wanted)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines))
+
+
+def completed(
+    runs: Path, wanted: Iterable[tuple[str, str, int]], more: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """All lines of a file, to which the ``wanted`` runs (change, method, seed) that it lacks were added.
+
+    ``more`` has a setting for some methods.
+    """
     lines: list[dict[str, Any]] = []
-    if options.runs.exists():
-        with options.runs.open(encoding="utf-8", newline="") as file:
+    if runs.exists():
+        with runs.open(encoding="utf-8", newline="") as file:
             lines = [*csv.DictReader(file)]
     done = {(line["change"], line["method"], line["seed"]) for line in lines}
-    for seed, change, method in product(options.seeds, options.changes, options.methods):
+    for change, method, seed in wanted:
         if (change, method, str(seed)) in done:
             continue
-        fresh, found = not options.runs.exists(), [*measured(change, method, seed)]
-        with options.runs.open("a", encoding="utf-8", newline="") as file:
+        fresh, found = not runs.exists(), [*measured(change, method, seed, *filter(None, [more.get(method)]))]
+        with runs.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             if fresh:
                 writer.writeheader()
             writer.writerows(found)
         lines += found
-    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines))
+    return lines
 
 
-def summary(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
+def summary(lines: list[dict[str, Any]], methods: Iterable[str] = METHODS) -> Iterator[list[str]]:
     """A line for each method: means over seeds of the devices that changed, by change, figure and round."""
     shown = {
         "before": ("half turn", "changed", CHANGE - 1),
@@ -138,7 +158,7 @@ def summary(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
         "placed at once": ("join", "right", CHANGE),
     }
     yield ["method", "seeds", *shown]
-    for method in METHODS:
+    for method in methods:
         own = [line for line in lines if line["method"] == method]
         cells = []
         for change, key, round_ in shown.values():
