@@ -44,7 +44,8 @@ def rests(store: Store, run: int, data: ClientData, needed: int, now: float) -> 
     seen = _recall(store, run)
     if seen.last - seen.began < ROUNDS - 1 or (new := len(_numbers(data) - {*seen.samples})) >= needed:
         return None
-    return NotNow(f"{new} of {needed} new samples (server.new_samples)", QUIET * max(0.0, now - seen.time))
+    # A clock that was set back is no reason to ask in each second until it is where it was.
+    return NotNow(f"{new} of {needed} new samples (server.new_samples)", QUIET * abs(now - seen.time))
 
 
 def worked(store: Store, run: int, data: ClientData, needed: int, now: float, round_: int) -> None:

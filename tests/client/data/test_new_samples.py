@@ -58,6 +58,7 @@ def test_the_longer_it_rests_the_more_rarely_it_is_asked(store):
     for round_ in range(1, ROUNDS + 1):
         worked(store, 7, photos(0, 30), 10, 1000.0, round_)
     assert [rests(store, 7, photos(0, 30), 10, now).seconds for now in (1000.0, 1600.0)] == [0, 60]
+    assert rests(store, 7, photos(0, 30), 10, 400.0).seconds == 60  # by a clock that was set back
 
 
 def test_what_it_remembers_may_be_damaged(store):
