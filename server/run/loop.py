@@ -129,7 +129,7 @@ class _Run:
             began = self.clock()
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.attendance.look_around())
             if went_back := roll_back(self.record.folder, self.strategy):
-                self.health.warnings.append(went_back)
+                self.health.warnings += went_back
                 save_run(self.strategy, self.settings, self.record, round_ - 1, self.remembered, self.seconds)
             times: dict[int, float] = {}
             traffic = self.train(round_, times)
