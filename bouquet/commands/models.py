@@ -128,13 +128,15 @@ def models(
     from bouquet.monitor.status import collect, newest_run
     from bouquet.server.record.versions import listed
 
-    versions, score = listed(run := run or newest_run()), Score.in_record(collect(run)["run"])
+    about = collect(run := run or newest_run())["run"]
+    versions, score = listed(run), Score.in_record(about)
     if json:
         return _say(dumps(versions, indent=2))
     for one in versions:
-        value = one[score.key]
+        value, devices = one[score.key], one["devices"]
         shown = "–" if value is None else score.number(value)
-        row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", f"{len(one['devices']):>3} devices")
+        count = "damaged" if devices is None else f"{len(devices):>3} devices"
+        row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", count)
         _say("  ".join((*row, f"in use on {', '.join(one['in_use'])}" if one["in_use"] else "")).rstrip())
 
 

@@ -13,7 +13,7 @@ from bouquet.server.record.versions import listed, save_versions, versions
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.build import build_strategy
 from bouquet.server.run.rollback import ask_to_roll_back, roll_back
-from bouquet.server.run_folder import ROLLBACK, VERSIONS
+from bouquet.server.run_folder import ROLLBACK, ROUNDS, VERSIONS
 from bouquet.strategies.fesem.state import FeSEMState
 
 LAYOUT = ParameterLayout.of({"only": np.zeros(2, dtype=np.float32)})
@@ -68,9 +68,18 @@ def test_each_with_its_score_and_where_it_runs(run):
         ("3.1", 0.1, ["pi-1"], []),
     ]
     assert len({one["digest"] for one in listed(run)}) == 6
+
+
+def test_what_cannot_be_read_costs_nothing_else(run, monkeypatch):
     (run / VERSIONS / "000001-0.safetensors").write_bytes(b"")
-    with pytest.raises(BouquetError, match=r"000001-0\.safetensors is damaged"):
-        listed(run)
+    there = versions(run)
+    there[1].path.unlink()  # by a round of a run that goes on
+    monkeypatch.setattr(module, "versions", lambda run: there)
+    lines = (run / ROUNDS).read_text().splitlines()
+    (run / ROUNDS).write_text("\n".join([lines[0], '{"round": 2, "replies": 0}', lines[2], '{"round": 4, "re']))
+    shown = [(one["version"], one["accuracy"], one["devices"]) for one in listed(run)]
+    assert shown[:2] == [("1.0", None, None), ("2.0", None, ["pi-0"])]
+    assert shown[2:] == [("2.1", None, ["pi-1"]), ("3.0", 0.9, ["pi-0"]), ("3.1", 0.1, ["pi-1"])]
 
 
 def test_a_cluster_begins_its_next_round_with_a_version(run):
