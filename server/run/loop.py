@@ -75,9 +75,10 @@ def run_rounds(
         line = run.round(round_)
         if follow:
             follow(line)
-        run.health.check_progress()
+        pause = run.health.check_progress(settings.run.is_endless)
         if round_ < settings.run.rounds:
             check_stop(record.folder, round_)
+            run.attendance.pause(pause, round_)
     summary = run.last_evaluation()
     if start.about:
         summary["start"] = dict(start.about)
