@@ -104,13 +104,15 @@ def rollback(
     """
     if run is not None or cluster is not None or to is not None:
         from bouquet.monitor.status import collect
+        from bouquet.server.record.overview import is_alive
         from bouquet.server.run.rollback import ask_to_roll_back
 
         if run is None or cluster is None or state_dir is not None:
             raise BouquetError("A cluster is rolled back by RUN and --cluster, and maybe --to, without --state-dir.")
-        collect(run)  # which says so where it is no run
+        status = collect(run)["run"]  # which says so where it is no run
         version = ask_to_roll_back(run, cluster, to)
-        return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}")
+        later = "" if is_alive(status) else f"; the run is {status['state']}: that is when it goes on (--resume)"
+        return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}{later}")
     from bouquet.client.rounds.in_use import ROUND
     from bouquet.models.kept import roll_back
 

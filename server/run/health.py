@@ -20,8 +20,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds after such rounds, in a 
 class RunHealth:
     """What is judged by the lines of the record; ``warnings`` are those that the next line will have first."""
 
-    def __init__(self, expected: Expected) -> None:
-        self.expected = expected
+    def __init__(self, expected: Expected, patience: int = 0) -> None:
+        self.expected, self.patience = expected, patience
         self.lines: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self._standstill = Standstill(expected.score)
@@ -37,6 +37,9 @@ class RunHealth:
         line["diagnosis"] = diagnose(self.lines, self.expected)
         warnings = self.warnings + new_warnings(self.lines, self.expected)
         self.lines[-1]["diagnosis"] = line["diagnosis"]
+        if self.stands_still:
+            said = f"The {self.expected.score.label} was not better in {self._standstill.rounds} rounds"
+            warnings.append(f"{said}: the run ends (run.patience).")
         self.warnings = []
         for text in warnings:
             log(WARNING, "%s", text)
@@ -66,11 +69,7 @@ class RunHealth:
             f"clients are well again, --resume goes on from there{reason}"
         )
 
-    def stands_still(self, patience: int) -> bool:
-        """Whether the devices did no better in the last ``patience`` rounds than before, which is logged; 0: never."""
-        rounds = self._standstill.rounds
-        if not 0 < patience <= rounds:
-            return False
-        label = self.expected.score.label
-        log(WARNING, "The %s was not better in %s rounds: the run ends (run.patience).", label, rounds)
-        return True
+    @property
+    def stands_still(self) -> bool:
+        """Whether the devices did no better in the last `patience` rounds than before; 0: never."""
+        return 0 < self.patience <= self._standstill.rounds

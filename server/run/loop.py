@@ -70,7 +70,7 @@ def run_rounds(
     run.attendance.wait_for_clients(settings.server.min_clients, remembered.first_round - 1)
     run.recall()
     for round_ in range(remembered.first_round, settings.run.rounds + 1):
-        if run.health.stands_still(settings.run.patience):
+        if run.health.stands_still:
             break
         line = run.round(round_)
         if follow:
@@ -106,7 +106,7 @@ class _Run:
         self.score: Score = task_of(self.settings).score  # the figure that models are judged by
         self.status = Progress(self.record.folder, self.settings, self.names, self.show)
         self.attendance = Attendance(self.grid, self.settings, self.strategy, self.names, self.status)
-        self.health = RunHealth(what_to_expect(self.settings, self.strategy))
+        self.health = RunHealth(what_to_expect(self.settings, self.strategy), self.settings.run.patience)
 
     @property
     def seconds(self) -> float:
