@@ -68,6 +68,8 @@ def test_each_with_its_score_and_where_it_runs(run):
         ("3.1", 0.1, ["pi-1"], []),
     ]
     assert len({one["digest"] for one in listed(run)}) == 6
+    save_versions(run, method([3, 0], [3, 1]), 4)  # as in round 3
+    assert [one["digest"] for one in listed(run)][4:6] == [one["digest"] for one in listed(run)][6:]
 
 
 def test_what_cannot_be_read_costs_nothing_else(run, monkeypatch):
