@@ -187,8 +187,11 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         tensors = {} if has_ended or not start.exists() else load_safetensors(start.read_bytes())
         tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
     except FileNotFoundError:
-        there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
-        available = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
+        there = {path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors")}
+        there |= {str(version.cluster) for version in versions(run)}
+        available = (
+            f"clusters {', '.join(sorted(there))}" if there else "no models; they are written at the end of a run"
+        )
         raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None

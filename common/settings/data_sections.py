@@ -133,7 +133,7 @@ class DataSettings(Section):
         for _, share in self.drift:
             if share and round(share * self.clients) < 2:
                 raise ValueError(
-                    f"data.drift has {share:g} of {self.clients} clients change: two at least, they have each other's parts"
+                    f"data.drift has {share:g} of {self.clients} clients change: two at least, with each other's parts"
                 )
         if is_images(self.dataset) and not (self.classes and self.input_shape):
             raise ValueError(self.lacks_description)

@@ -19,3 +19,11 @@ def test_a_damaged_model_is_named_and_a_run_that_is_over_is_said_to_be(bouquet, 
     assert listed.splitlines()[0].endswith("damaged")
     _, asked, _ = bouquet("rollback", str(run), "--cluster", "0")
     assert "begin its next round with version 2.0; the run is finished: that is when it goes on (--resume)" in asked
+
+
+def test_a_run_that_goes_on_names_the_clusters_that_it_has(bouquet, write_run):
+    run = write_run(rounds=1)
+    save_versions(run, method([1, 0], [1, 1]), 1)
+    (run / "summary.json").unlink(missing_ok=True)
+    status, _, said = bouquet("predict", "x", "--run", run, "--cluster", 7)
+    assert (status, "the run has clusters 0, 1" in said) == (2, True)
