@@ -54,6 +54,17 @@ def test_what_is_new_while_it_works_counts(store):
     assert rests(store, 7, photos(0, 40), 10, 1000.0) is None
 
 
+def test_rows_that_are_equal_count_one_by_one(store):
+    def door(rows):  # open or shut
+        x = (np.arange(rows, dtype=np.float32) % 2)[:, None]
+        return ClientData(x[2:], x[2:, 0], x[:2], x[:2, 0], 2)
+
+    for round_ in range(1, ROUNDS + 1):
+        worked(store, 7, door(30), 10, 1000.0, round_)
+    assert str(rests(store, 7, door(39), 10, 1000.0)) == "9 of 10 new samples (server.new_samples)"
+    assert rests(store, 7, door(40), 10, 1000.0) is None
+
+
 def test_the_longer_it_rests_the_more_rarely_it_is_asked(store):
     for round_ in range(1, ROUNDS + 1):
         worked(store, 7, photos(0, 30), 10, 1000.0, round_)
