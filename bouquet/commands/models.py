@@ -113,11 +113,10 @@ def rollback(
         version = ask_to_roll_back(run, cluster, to)
         later = "" if is_alive(status) else f"; the run is {status['state']}: that is when it goes on (--resume)"
         return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}{later}")
-    from bouquet.client.rounds.in_use import ROUND
     from bouquet.models.kept import roll_back
 
-    kept = roll_back(state_dir or Path("bouquet-state"))
-    _say(f"in use   the model of round {kept.facts[ROUND]} again, until a newer one is better than both")
+    which = roll_back(state_dir or Path("bouquet-state"))
+    _say(f"in use   the model of {which} again, until a newer one is better than both")
 
 
 def models(
@@ -134,6 +133,8 @@ def models(
     versions, score = listed(run), Score.in_record(about)
     if json:
         return _say(dumps(versions, indent=2))
+    if not versions:
+        _say(f"{run} keeps none: no round has begun, or it is a simulation, or the models are on devices.", err=True)
     for one in versions:
         value, devices = one[score.key], one["devices"]
         shown = "–" if value is None else score.number(value)

@@ -10,6 +10,7 @@ from tests.server.record.test_versions import method
 
 def test_a_damaged_model_is_named_and_a_run_that_is_over_is_said_to_be(bouquet, write_run):
     run = write_run(rounds=3)
+    assert "keeps none: no round has begun, or it is a simulation" in bouquet("models", run)[2]
     for round_ in (1, 2, 3):
         save_versions(run, method([round_, 0]), round_)
     (run / VERSIONS / "000001-0.safetensors").write_bytes(b"half")
