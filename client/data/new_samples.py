@@ -42,7 +42,7 @@ def rests(store: Store, run: int, data: ClientData, needed: int, now: float) -> 
 
     The reason goes to the server, and says how many samples are new; ``now`` is in seconds since 1970.
     """
-    seen = _recall(store, run)
+    seen, needed = _recall(store, run), _at_most(needed, data)
     if seen.last - seen.began < ROUNDS - 1 or (new := _new(data, seen)) >= needed:
         return None
     # A clock that was set back is no reason to ask in each second until it is where it was.
@@ -51,7 +51,7 @@ def rests(store: Store, run: int, data: ClientData, needed: int, now: float) -> 
 
 def worked(store: Store, run: int, data: ClientData, needed: int, now: float, round_: int) -> None:
     """The device has trained in this round: where enough samples were new, it began anew."""
-    seen = _recall(store, run)
+    seen, needed = _recall(store, run), _at_most(needed, data)
     if not seen.began or _new(data, seen) >= needed:
         seen = Seen(run, round_, samples=sorted(_numbers(data)))
     seen.last, seen.time = max(round_, seen.began), now
@@ -64,6 +64,11 @@ def _recall(store: Store, run: int) -> Seen:
     except (ValueError, TypeError):  # damaged: it works once more
         return Seen(run)
     return seen if seen.run == run else Seen(run)
+
+
+def _at_most(needed: int, data: ClientData) -> int:
+    """Of a device that keeps fewer samples: all of them."""
+    return min(needed, len(data.train_x) + len(data.test_x))
 
 
 def _new(data: ClientData, seen: Seen) -> int:
