@@ -6,7 +6,7 @@ from bouquet.common.settings import load_settings
 from bouquet.federation.run import run_of
 
 
-def test_a_run_is_the_same_after_a_restart_and_another_one_where_its_folder_was_removed(tmp_path):
+def test_a_new_run_in_the_place_of_one_that_was_removed_is_another(tmp_path):
     """Else devices of a run without an end, which have done their rounds, would rest from its first one on."""
     folder = tmp_path / "run"
 
