@@ -13,7 +13,8 @@ CHECKPOINTS = "checkpoint"
 REPORT = "report.html"
 STATUS = "status.json"  # what the server does now
 STOP = "stop"  # there while the owner wants the run to end
-ROLLBACK = "rollback.safetensors"  # and while he wants a cluster to have this model again
+ROLLBACK = "rollback.json"  # and while he wants clusters to have these versions again
+IDENTITY = "id"  # of the run, for devices
 SERVER_LOG = "server.log"  # what the strategy logs
 NAMES = "devices.json"  # who took part, and under which name
 SERVICE = "service"  # what is on its way to devices and back
@@ -30,7 +31,7 @@ EVERYTHING = frozenset(
     {
         *OF_A_FALSE_START,
         *(SETTINGS, SUMMARY, MODELS, CHECKPOINTS, REPORT, STOP),
-        *(SERVER_LOG, SERVICE, QUEUE, STATE_FOLDER, SINGLE_MODEL),
+        *(IDENTITY, SERVER_LOG, SERVICE, QUEUE, STATE_FOLDER, SINGLE_MODEL),
     }
 )
 

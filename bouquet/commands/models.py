@@ -104,18 +104,19 @@ def rollback(
     """
     if run is not None or cluster is not None or to is not None:
         from bouquet.monitor.status import collect
+        from bouquet.server.record.overview import is_alive
         from bouquet.server.run.rollback import ask_to_roll_back
 
         if run is None or cluster is None or state_dir is not None:
             raise BouquetError("A cluster is rolled back by RUN and --cluster, and maybe --to, without --state-dir.")
-        collect(run)  # which says so where it is no run
+        status = collect(run)["run"]  # which says so where it is no run
         version = ask_to_roll_back(run, cluster, to)
-        return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}")
-    from bouquet.client.rounds.in_use import ROUND
+        later = "" if is_alive(status) else f"; the run is {status['state']}: that is when it goes on (--resume)"
+        return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}{later}")
     from bouquet.models.kept import roll_back
 
-    kept = roll_back(state_dir or Path("bouquet-state"))
-    _say(f"in use   the model of round {kept.facts[ROUND]} again, until a newer one is better than both")
+    which = roll_back(state_dir or Path("bouquet-state"))
+    _say(f"in use   the model of {which} again, until a newer one is better than both")
 
 
 def models(
@@ -128,13 +129,17 @@ def models(
     from bouquet.monitor.status import collect, newest_run
     from bouquet.server.record.versions import listed
 
-    versions, score = listed(run := run or newest_run()), Score.in_record(collect(run)["run"])
+    about = collect(run := run or newest_run())["run"]
+    versions, score = listed(run), Score.in_record(about)
     if json:
         return _say(dumps(versions, indent=2))
+    if not versions:
+        _say(f"{run} keeps none: no round has begun, or it is a simulation, or the models are on devices.", err=True)
     for one in versions:
-        value = one[score.key]
+        value, devices = one[score.key], one["devices"]
         shown = "–" if value is None else score.number(value)
-        row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", f"{len(one['devices']):>3} devices")
+        count = "damaged" if devices is None else f"{len(devices):>3} devices"
+        row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", count)
         _say("  ".join((*row, f"in use on {', '.join(one['in_use'])}" if one["in_use"] else "")).rstrip())
 
 

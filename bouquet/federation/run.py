@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from bouquet.server.fleet.names import Names
 from bouquet.server.record.status import note_failure
 from bouquet.server.record.writer import RunRecord, check_new
 from bouquet.server.run.loop import Follow, Show, run_rounds
-from bouquet.server.run_folder import SERVER_LOG, SERVICE, SUMMARY, holds_run
+from bouquet.server.run_folder import IDENTITY, SERVER_LOG, SERVICE, SUMMARY, holds_run
 from bouquet.server.service.grid import FleetGrid
 from bouquet.server.service.service import BUNDLE
 
@@ -108,12 +109,16 @@ def do_run(
 
 
 def run_of(settings: Settings, folder: Path, service: Path, signature: Path | None) -> Run:
-    """What devices are told of a run. Its id is the same after a restart, and with it those of its tasks."""
-    identity = f"{folder.absolute()}/{settings.run.seed}/{settings.run.name}"
-    bundle = service / BUNDLE
+    """What devices are told of a run. Its id is the same after a restart, and with it those of its tasks.
+
+    A new run in the place of one that was removed has another: devices remember what they did in that one.
+    """
+    bundle, identity = service / BUNDLE, folder / IDENTITY
+    if not identity.exists():
+        write_atomically(identity, uuid.uuid4().hex.encode())
     write_atomically(bundle, archive(code_files()))
     return Run(
-        id=int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1,
+        id=int.from_bytes(hashlib.sha256(identity.read_bytes()).digest()[:8], "big") >> 1,
         settings=settings.model_dump_json(),
         code=own_code(),
         signature=owners_signature(signature)[0],

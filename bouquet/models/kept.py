@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bouquet.client.data.cache import FOLDER as DATA
 from bouquet.client.rounds.in_use import ROUND
 from bouquet.client.rounds.serving import served_models
-from bouquet.client.state.device_state import PERSONAL, DeviceState, Kept
+from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.client.trust.policy import OWN_CODE
 from bouquet.common.data.scaling import Scaling
@@ -147,12 +147,14 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
     return replace(model, data=state_dir / DATA / kept.data) if kept.data else model
 
 
-def roll_back(state_dir: Path) -> Kept:
-    """Have the device use the model before the one in use, which is given. Raises `BouquetError` without one."""
+def roll_back(state_dir: Path) -> str:
+    """Have the device use the model before the one in use; which that is. Raises `BouquetError` without one."""
     with _owners(state_dir) as state:
         if state is None:
             raise BouquetError(f"The state folder {state_dir} is not there.")
-        return state.roll_back()
+        kept, latest = state.roll_back(), state.latest()
+    earlier = latest is not None and latest.run != kept.run
+    return f"round {kept.facts[ROUND]}{' of an earlier run' if earlier else ''}"
 
 
 @contextmanager
@@ -187,8 +189,11 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         tensors = {} if has_ended or not start.exists() else load_safetensors(start.read_bytes())
         tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
     except FileNotFoundError:
-        there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
-        available = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
+        there = {path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors")}
+        there |= {str(version.cluster) for version in versions(run)}
+        available = (
+            f"clusters {', '.join(sorted(there))}" if there else "no models; they are written at the end of a run"
+        )
         raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None

@@ -183,7 +183,9 @@ class TaskStore:
     def _check_room(self, size: int, promised: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if size > free - promised - LEAST_FREE:
-            raise NoRoom(f"The task takes {size} bytes, and {free} are free on this device.")
+            raise NoRoom(
+                f"The task takes {size} bytes, and {free} are free on this device, of which {LEAST_FREE} stay so."
+            )
         memory = available_bytes(swap=True) if size > LEAST_FREE else None
         if memory is not None and COPIES * size > memory:
             raise NoRoom(f"The task takes {COPIES} times {size} bytes of memory, and {memory} are free on this device.")

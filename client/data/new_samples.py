@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,17 +42,18 @@ def rests(store: Store, run: int, data: ClientData, needed: int, now: float) -> 
 
     The reason goes to the server, and says how many samples are new; ``now`` is in seconds since 1970.
     """
-    seen = _recall(store, run)
-    if seen.last - seen.began < ROUNDS - 1 or (new := len(_numbers(data) - {*seen.samples})) >= needed:
+    seen, needed = _recall(store, run), _at_most(needed, data)
+    if seen.last - seen.began < ROUNDS - 1 or (new := _new(data, seen)) >= needed:
         return None
-    return NotNow(f"{new} of {needed} new samples (server.new_samples)", QUIET * max(0.0, now - seen.time))
+    # A clock that was set back is no reason to ask in each second until it is where it was.
+    return NotNow(f"{new} of {needed} new samples (server.new_samples)", QUIET * abs(now - seen.time))
 
 
 def worked(store: Store, run: int, data: ClientData, needed: int, now: float, round_: int) -> None:
     """The device has trained in this round: where enough samples were new, it began anew."""
-    seen, numbers = _recall(store, run), _numbers(data)
-    if not seen.began or len(numbers - {*seen.samples}) >= needed:
-        seen = Seen(run, round_, samples=sorted(numbers))
+    seen, needed = _recall(store, run), _at_most(needed, data)
+    if not seen.began or _new(data, seen) >= needed:
+        seen = Seen(run, round_, samples=sorted(_numbers(data)))
     seen.last, seen.time = max(round_, seen.began), now
     store.write(MEMORY, json.dumps(asdict(seen)).encode())
 
@@ -64,10 +66,20 @@ def _recall(store: Store, run: int) -> Seen:
     return seen if seen.run == run else Seen(run)
 
 
-def _numbers(data: ClientData) -> set[int]:
+def _at_most(needed: int, data: ClientData) -> int:
+    """Of a device that keeps fewer samples: all of them."""
+    return min(needed, len(data.train_x) + len(data.test_x))
+
+
+def _new(data: ClientData, seen: Seen) -> int:
+    """How many samples it had not seen: of equal ones, as of a table with few categories, those that are more."""
+    return (Counter(_numbers(data)) - Counter(seen.samples)).total()
+
+
+def _numbers(data: ClientData) -> list[int]:
     """A number for each sample: the same again, though a table is scaled by what has come since."""
     parts = (_raw(part, data) for part in (data.train_x, data.test_x))
-    return {zlib.crc32(np.ascontiguousarray(row).data) for part in parts for row in part}
+    return [zlib.crc32(np.ascontiguousarray(row).data) for part in parts for row in part]
 
 
 def _raw(x: NDArray[Any], data: ClientData) -> NDArray[Any]:

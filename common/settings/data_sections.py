@@ -130,6 +130,11 @@ class DataSettings(Section):
             raise ValueError(
                 f"data.drift has rounds {', '.join(map(str, rounds))}; each is to come after the one before"
             )
+        for _, share in self.drift:
+            if share and round(share * self.clients) < 2:
+                raise ValueError(
+                    f"data.drift has {share:g} of {self.clients} clients change: two at least, with each other's parts"
+                )
         if is_images(self.dataset) and not (self.classes and self.input_shape):
             raise ValueError(self.lacks_description)
         of_named = {"drift": self.drift, "test_samples": self.test_samples, "reserved_fraction": self.reserved_fraction}

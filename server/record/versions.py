@@ -12,13 +12,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.server.record.writer import RunRecord, write_models
 from bouquet.server.run_folder import VERSIONS
@@ -41,15 +42,6 @@ class Version:
     def name(self) -> str:
         """``7.0``."""
         return f"{self.round}.{self.cluster}"
-
-    @property
-    def clients(self) -> list[str]:
-        """Who was sent it, as far as they had a cluster before. Raises `BouquetError` for a damaged file."""
-        try:
-            with safe_open(self.path, "np") as file:
-                return list(json.loads(file.metadata()["clients"]))
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-            raise BouquetError(f"The model {self.path} is damaged.") from None
 
 
 def versions(run: Path) -> list[Version]:
@@ -81,29 +73,44 @@ def _is_passed(round_: int, now: int) -> bool:
 def listed(run: Path) -> list[dict[str, Any]]:
     """The versions of a run for who asks, with digest, score (None where nobody reported one) and devices.
 
-    ``in_use`` names the devices that used what they made of it when they last replied.
+    ``devices`` are those that had the cluster before the round, and None where the file is damaged. ``in_use`` names
+    those that used what they made of it when they last replied.
     """
     kept, score = versions(run), ACCURACY
     rounds, last = {version.round: dict[str, Any]() for version in kept}, dict[str, int]()
     for line in RunRecord(run).each_round():
-        score, said = Score.in_record(line), line["by_client"]
+        score, said = Score.in_record(line), line.get("by_client") or {}
         if line["round"] in rounds:
             rounds[line["round"]] = said
         last |= {client: numbers.get("in_use", line["round"]) for client, numbers in said.items()}
-    return [_described(version, score, rounds[version.round], last) for version in kept]
+    described = []
+    for version in kept:
+        with suppress(FileNotFoundError):  # a run that goes on has dropped it
+            described.append(_described(version, version.path.read_bytes(), score, rounds[version.round], last))
+    return described
 
 
 def _described(
-    version: Version, score: Score, said: Mapping[str, Mapping[str, Any]], last: Mapping[str, int]
+    version: Version, content: bytes, score: Score, said: Mapping[str, Mapping[str, Any]], last: Mapping[str, int]
 ) -> dict[str, Any]:
-    clients = version.clients
-    scores = [said[client][score.key] for client in clients if score.key in said.get(client, {})]
+    clients = _clients(content)
+    scores = [said[client][score.key] for client in clients or () if score.key in said.get(client, {})]
     return {
         "version": version.name,
         "round": version.round,
         "cluster": version.cluster,
-        "digest": hashlib.sha256(version.path.read_bytes()).hexdigest(),
+        "digest": hashlib.sha256(content).hexdigest(),
         score.key: sum(scores) / len(scores) if scores else None,
         "devices": clients,
-        "in_use": [client for client in clients if last.get(client) == version.round],
+        "in_use": [client for client in clients or () if last.get(client) == version.round],
     }
+
+
+def _clients(content: bytes) -> list[str] | None:
+    """Whom a version's file names; None where it is damaged."""
+    try:
+        load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return list(json.loads(header["__metadata__"]["clients"]))
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        return None

@@ -96,6 +96,18 @@ class Attendance:
             check_stop(self.status.path.parent, done)
             time.sleep(LOOK_SECONDS)
 
+    def pause(self, seconds: float, done: int) -> None:
+        """Wait so long, or until a device works that does not now; ``done`` rounds are over."""
+        if not seconds:
+            return
+        deadline, there = time.monotonic() + seconds, self.strategy.who_can(self.grid, [*self.grid.get_node_ids()])
+        while time.monotonic() < deadline:
+            self.status.say(WAITING, **self.look())
+            check_stop(self.status.path.parent, done)
+            time.sleep(LOOK_SECONDS)
+            if self.strategy.who_can(self.grid, [*self.grid.get_node_ids()], again=True).keys() - there:
+                return
+
     def wait_for_clients(self, needed: int, done: int) -> None:
         """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""
         server = self.settings.server

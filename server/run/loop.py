@@ -70,14 +70,15 @@ def run_rounds(
     run.attendance.wait_for_clients(settings.server.min_clients, remembered.first_round - 1)
     run.recall()
     for round_ in range(remembered.first_round, settings.run.rounds + 1):
-        if run.health.stands_still(settings.run.patience):
+        if run.health.stands_still:
             break
         line = run.round(round_)
         if follow:
             follow(line)
-        run.health.check_progress()
+        pause = run.health.check_progress(settings.run.is_endless)
         if round_ < settings.run.rounds:
             check_stop(record.folder, round_)
+            run.attendance.pause(pause, round_)
     summary = run.last_evaluation()
     if start.about:
         summary["start"] = dict(start.about)
@@ -105,7 +106,7 @@ class _Run:
         self.score: Score = task_of(self.settings).score  # the figure that models are judged by
         self.status = Progress(self.record.folder, self.settings, self.names, self.show)
         self.attendance = Attendance(self.grid, self.settings, self.strategy, self.names, self.status)
-        self.health = RunHealth(what_to_expect(self.settings, self.strategy))
+        self.health = RunHealth(what_to_expect(self.settings, self.strategy), self.settings.run.patience)
 
     @property
     def seconds(self) -> float:
@@ -129,7 +130,7 @@ class _Run:
             began = self.clock()
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.attendance.look_around())
             if went_back := roll_back(self.record.folder, self.strategy):
-                self.health.warnings.append(went_back)
+                self.health.warnings += went_back
                 save_run(self.strategy, self.settings, self.record, round_ - 1, self.remembered, self.seconds)
             times: dict[int, float] = {}
             traffic = self.train(round_, times)

@@ -54,10 +54,31 @@ def test_what_is_new_while_it_works_counts(store):
     assert rests(store, 7, photos(0, 40), 10, 1000.0) is None
 
 
+def test_a_device_that_keeps_fewer_samples_works_when_all_are_new(store):
+    for round_ in range(1, ROUNDS + 1):
+        worked(store, 7, photos(0, 8), 10, 1000.0, round_)
+    assert str(rests(store, 7, photos(7, 15), 10, 1000.0)) == "7 of 8 new samples (server.new_samples)"
+    assert rests(store, 7, photos(8, 16), 10, 1000.0) is None
+    worked(store, 7, photos(8, 16), 10, 1000.0, 20)
+    assert rests(store, 7, photos(8, 16), 10, 1000.0) is None  # it has begun anew
+
+
+def test_rows_that_are_equal_count_one_by_one(store):
+    def door(rows):  # open or shut
+        x = (np.arange(rows, dtype=np.float32) % 2)[:, None]
+        return ClientData(x[2:], x[2:, 0], x[:2], x[:2, 0], 2)
+
+    for round_ in range(1, ROUNDS + 1):
+        worked(store, 7, door(30), 10, 1000.0, round_)
+    assert str(rests(store, 7, door(39), 10, 1000.0)) == "9 of 10 new samples (server.new_samples)"
+    assert rests(store, 7, door(40), 10, 1000.0) is None
+
+
 def test_the_longer_it_rests_the_more_rarely_it_is_asked(store):
     for round_ in range(1, ROUNDS + 1):
         worked(store, 7, photos(0, 30), 10, 1000.0, round_)
     assert [rests(store, 7, photos(0, 30), 10, now).seconds for now in (1000.0, 1600.0)] == [0, 60]
+    assert rests(store, 7, photos(0, 30), 10, 400.0).seconds == 60  # by a clock that was set back
 
 
 def test_what_it_remembers_may_be_damaged(store):

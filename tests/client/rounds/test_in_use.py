@@ -172,6 +172,8 @@ def test_a_rollback_holds_until_a_model_is_better_than_both(device):
     assert IN_USE not in device.round(7, device.right)
     assert device.in_use() == ("7", True)
     assert IN_USE not in device.round(8, device.right)  # as before
+    device.round(1, device.right, run="next")
+    assert "the model of round 8 of an earlier run again" in CliRunner().invoke(commands, rollback).output
 
 
 def test_of_a_table_each_model_is_judged_with_its_own_scaling(tmp_path):

@@ -60,6 +60,7 @@ def test_a_runs_name_is_that_of_a_folder(name):
         ("foo=1", "Unknown setting 'foo'"),
         ("data.partition=bla", "Setting data.partition = 'bla': input should be iid, dirichlet"),
         ("data.dataset=own", "needs data.classes"),
+        ("data.drift=[[8, 0.1]]", "data.drift has 0.1 of 10 clients change: two at least"),
         ("data.drift=[[8, 0.5], [4, 0.1]]", "data.drift has rounds 8, 4; each is to come after the one before"),
         ("train", "has no '='"),
     ],

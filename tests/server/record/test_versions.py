@@ -13,7 +13,7 @@ from bouquet.server.record.versions import listed, save_versions, versions
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.build import build_strategy
 from bouquet.server.run.rollback import ask_to_roll_back, roll_back
-from bouquet.server.run_folder import ROLLBACK, VERSIONS
+from bouquet.server.run_folder import ROLLBACK, ROUNDS, VERSIONS
 from bouquet.strategies.fesem.state import FeSEMState
 
 LAYOUT = ParameterLayout.of({"only": np.zeros(2, dtype=np.float32)})
@@ -68,29 +68,56 @@ def test_each_with_its_score_and_where_it_runs(run):
         ("3.1", 0.1, ["pi-1"], []),
     ]
     assert len({one["digest"] for one in listed(run)}) == 6
+    save_versions(run, method([3, 0], [3, 1]), 4)  # as in round 3
+    assert [one["digest"] for one in listed(run)][4:6] == [one["digest"] for one in listed(run)][6:]
+
+
+def test_what_cannot_be_read_costs_nothing_else(run, monkeypatch):
     (run / VERSIONS / "000001-0.safetensors").write_bytes(b"")
-    with pytest.raises(BouquetError, match=r"000001-0\.safetensors is damaged"):
-        listed(run)
+    there = versions(run)
+    there[1].path.unlink()  # by a round of a run that goes on
+    monkeypatch.setattr(module, "versions", lambda run: there)
+    lines = (run / ROUNDS).read_text().splitlines()
+    (run / ROUNDS).write_text("\n".join([lines[0], '{"round": 2, "replies": 0}', lines[2], '{"round": 4, "re']))
+    shown = [(one["version"], one["accuracy"], one["devices"]) for one in listed(run)]
+    assert shown[:2] == [("1.0", None, None), ("2.0", None, ["pi-0"])]
+    assert shown[2:] == [("2.1", None, ["pi-1"]), ("3.0", 0.9, ["pi-0"]), ("3.1", 0.1, ["pi-1"])]
 
 
 def test_a_cluster_begins_its_next_round_with_a_version(run):
     assert ask_to_roll_back(run, 1).name == "2.1"
-    (run / VERSIONS / "000002-1.safetensors").unlink()  # what was asked for outlasts it
     strategy = method([3, 0], [3, 1])
-    assert roll_back(run, strategy) == "Cluster 1 has its version 2.1 again."
+    assert roll_back(run, strategy) == ["Cluster 1 has its version 2.1 again."]
     assert strategy.state.centers.tolist() == [[3, 0], [2, 1]]
     assert strategy.plan(strategy.state, 4, ["pi-1"])["pi-1"].models["arrays"].vector.tolist() == [2, 1]
-    assert (roll_back(run, strategy), (run / ROLLBACK).exists()) == ("", False)
+    assert (roll_back(run, strategy), (run / ROLLBACK).exists()) == ([], False)
     assert ask_to_roll_back(run, 0, "1.1").name == "1.1"  # another cluster's
 
 
+def test_what_was_asked_of_several_clusters_is_done_the_last_of_each(run):
+    for asked in ((0, "1.0"), (1, "1.1"), (0, "2.0")):
+        ask_to_roll_back(run, *asked)
+    strategy = method([3, 0], [3, 1])
+    assert roll_back(run, strategy) == ["Cluster 0 has its version 2.0 again.", "Cluster 1 has its version 1.1 again."]
+    assert strategy.state.centers.tolist() == [[2, 0], [1, 1]]
+
+
 def test_what_cannot_be_rolled_back_is_said(run):
-    for asked, said in (((1, "7.1"), "no version 7.1"), ((5, None), "no version of cluster 5 before its last")):
-        with pytest.raises(BouquetError, match=f"{said}; .* keeps 1.0, 1.1, 2.0"):
+    for asked, said in (
+        ((1, "7.1"), r"no version 7\.1; .* keeps 1\.0, 1\.1, 2\.0"),
+        ((5, None), r"no version of cluster 5 before its last; .* keeps 1\.0, 1\.1, 2\.0"),
+        ((5, "2.0"), r"no cluster 5; the last round of .* has 0, 1"),
+    ):
+        with pytest.raises(BouquetError, match=said):
             ask_to_roll_back(run, *asked)
+    ask_to_roll_back(run, 0)
     ask_to_roll_back(run, 1)
-    assert "cannot be done: There is no cluster 1 any more." in roll_back(run, method([3, 0]))
+    joined = method([3, 0])
+    assert [text.partition(": ")[2] for text in roll_back(run, joined)] == ["", "There is no cluster 1 any more."]
+    assert joined.state.centers.tolist() == [[2, 0]]  # the other one is
     ask_to_roll_back(run, 1)
-    assert roll_back(run, SimpleNamespace(state=None)) == ""  # before the first round it waits
-    (run / ROLLBACK).write_bytes(b"damaged")
-    assert "cannot be done" in roll_back(run, method([3, 0], [3, 1]))
+    assert roll_back(run, SimpleNamespace(state=None)) == []  # before the first round it waits
+    (run / VERSIONS / "000002-1.safetensors").write_bytes(b"damaged")
+    assert "cannot be done: The model" in roll_back(run, method([3, 0], [3, 1]))[0]
+    with pytest.raises(BouquetError, match=r"000002-1\.safetensors cannot be read"):
+        ask_to_roll_back(run, 1)

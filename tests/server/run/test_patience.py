@@ -53,6 +53,10 @@ def test_a_run_ends_after_so_many_rounds_without_a_better_score(tmp_path):
     assert 4 <= len(lines) == summary["rounds"] < 30
     assert standing_still(lines)[-4:] == [0, 1, 2, 3]
     assert max(standing_still(lines)[:-1]) < 3
+    assert ["not better in 3 rounds: the run ends (run.patience)" in str(line["warnings"]) for line in lines[-2:]] == [
+        False,
+        True,
+    ]
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["round"]) == ("finished", len(lines))
     # Asked to go on it has nothing to do, and with more patience it goes on.

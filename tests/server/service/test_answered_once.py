@@ -202,6 +202,15 @@ def test_who_is_there(fleet, monkeypatch):
     assert fleet.push(lost) == fleet.push(gone) == ""
 
 
+def test_by_a_clock_that_was_set_back_nobody_is_there_for_longer():
+    lost = devices.Device(1, None, seen=1000.0)
+    assert [lost.is_there(lambda now=now: now) for now in (1000.0, 1000.0 + devices.BACK_SECONDS, 400.0)] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_device_that_does_not_work_now_says_when_it_is_to_be_asked_again(fleet):
     device = fleet.welcome()
     for seconds, said in (
