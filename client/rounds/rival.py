@@ -18,19 +18,21 @@ from bouquet.common.task.task import Task
 
 def judged(
     load: Callable[[Vector], nn.Module],
-    models: tuple[Vector, Vector, Vector],
+    models: tuple[Vector, Vector],
+    trained: Vector | None,
     samples: tuple[Tensor, Tensor],
     task: Task,
     scorer: Scorer,
 ) -> dict[str, Scalar]:
     """What a reply's config says of the model on trial; empty where the owner ends the work.
 
-    ``models`` (d,) are the one that training began with, the one on trial, and the trained one. Either of the first two
-    is judged together with the last, as a device can serve it: what it learns by itself is no reason to be in a
-    cluster. By all of its training samples, which both have seen alike, with those that it kept out of this round.
+    ``models`` (d,) are the one that training began with, and the one on trial. Either is judged as the device serves
+    it: by itself, or together with the ``trained`` one, because then what the device learns by itself is no reason to
+    be in a cluster. By all of its training samples, which both have seen alike, with those that it kept out of this
+    round.
     """
     with suppress(NotNow):
-        own, rival, trained = (evaluation.predict(load(model), samples[0]) for model in models)
-        by_own, by_rival = (scorer.errors(task.together([one, trained]), samples[1]) for one in (own, rival))
+        said = [evaluation.predict(load(model), samples[0]) for model in (*models, trained) if model is not None]
+        by_own, by_rival = (scorer.errors(task.together([one, *said[2:]]), samples[1]) for one in said[:2])
         return {JUDGED: int(torch.sign(torch.sign(torch.nan_to_num(by_own - by_rival)).sum()))}
     return {}

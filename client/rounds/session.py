@@ -228,8 +228,9 @@ class Session(SessionInputs):
         heard = self.observer.on_reply(trained if is_model else None, from_received or received.start == "received")
         config = {**(config or {}), **heard, **self.said}
         if RIVAL in received.models and trained is not None and is_model and self.private is None:
-            models = self.whole(base), self.whole(RIVAL), trained
-            config |= judged(self.load, models, self.samples.all_train, self.node.task, self.scorer)
+            is_served_alone = self.node.settings.personal.serve == "own" and received.start == "received"
+            models, beside = (self.whole(base), self.whole(RIVAL)), None if is_served_alone else trained
+            config |= judged(self.load, models, beside, self.samples.all_train, self.node.task, self.scorer)
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:
