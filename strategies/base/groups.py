@@ -137,7 +137,8 @@ class Trial:
         """
         there = np.array([i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late], int)
         cluster = {c: 0 if self.pair else assignment[c] for c in self.rows}
-        before = {} if self.pair or earlier.pair else earlier.rows
+        # A checkpoint of an earlier release has no counts.
+        before = earlier.rows if earlier.counts and not (self.pair or earlier.pair) else {}
         found, models, counts = dict[str, int](), list[Vector](), list[int]()
         for k, row in sorted({(cluster[c], row) for c, row in self.rows.items()}):
             here = there[[cluster[replies.clients[i]] == k for i in there]]

@@ -9,6 +9,8 @@ from bouquet.common.protocol import JUDGED, RIVAL, Instruction, Payload
 from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.filters.trial import Rivals
 from bouquet.strategies.base.groups import LONGEST, Groups, Trial
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
 from tests.strategies.base.test_groups import LAYOUT, Fleet
 
@@ -66,6 +68,17 @@ def test_a_group_that_nobody_replied_of_keeps_what_it_was_beside_the_center():
     own, then = after.models[after.rows[of_group[0]]], before.models[before.rows[of_group[0]]]
     np.testing.assert_allclose(own, base + 4 / 6 * (then - center), rtol=1e-4, atol=1e-4)  # two of six replied
     assert sorted(after.counts) == [6, 6]
+
+
+def test_a_checkpoint_of_before_counts_were_kept_goes_on_with_those_who_reply():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    arrays, rest = dump_state(begin(fleet))
+    del rest["groups"]["trial"]["counts"]
+    state = load_state(FeSEMState, arrays, rest)
+    of_group = sorted(client for client, group in fleet.group_of.items() if group == 0)[:2]
+    trial = strategy.update(state, 2, said(fleet.answer(strategy, state, 2, of_group), {})).groups.trial
+    assert {fleet.group_of[client] for client in trial.rows} == {0}
+    assert trial.counts == [2]
 
 
 def test_groups_that_are_of_no_use_stay_together_and_are_asked_less_and_less():
