@@ -42,7 +42,7 @@ SAME = 0.4  # adjusted Rand index of the groups of two rounds, from which on the
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
 DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
-LONGEST = 10  # rounds between trials, at most, and before new clusters are asked whether to join
+LONGEST = 10  # rounds between trials, at most; of one pair; and before new clusters are asked whether to join
 
 NumClusters = Count | Literal["auto"]
 Means = Callable[[NDArray[np.int64]], Vector]  # of the models in these rows of the replies: their mean (d,)
@@ -124,7 +124,7 @@ class Trial:
             pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
-        votes = {client: vote for client, vote in self.votes.items() if client in judged}
+        votes = {client: vote for client, vote in self.votes.items() if client in judged and pair == self.pair}
         return Trial(rows, None, [], pair, votes, self.silent, refusals, wait, quiet, tried)
 
     def with_models(
@@ -243,7 +243,7 @@ class Groups:
             if joins:
                 clusters |= {client: trial.pair[0] for client in assignment if assignment[client] in trial.pair}
                 directions = {client: one for client, one in directions.items() if client not in members}
-            judged |= {*members} if joins is None else set()
+            judged |= {*members} if joins is None and trial.quiet < LONGEST else set()  # else never asked of others
         pulled = {} if records else _pulled(replies, directions, assignment, centers)
         pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in several}
         # A cluster that nobody is in ends.

@@ -167,6 +167,29 @@ def test_a_new_cluster_is_not_asked_at_once_whether_to_join():
     assert asked.index(12) == LONGEST
 
 
+def test_a_pair_that_stays_unclear_gives_way_to_a_division():
+    """A device alone in its cluster says that it gains, the others of the pair say nothing."""
+    fleet = Fleet(13, 2)
+    fleet.goals["d12"] = 30 * fleet.generator.standard_normal(LAYOUT.dim)
+    state, _ = run(fleet, fleet.run(FeSEM(), 1), range(2, 4), lambda *_: 1)
+    assert len(state.centers) == 3
+    apart = 4 * fleet.generator.standard_normal(LAYOUT.dim)
+    state, _ = run(fleet, state, range(4, 18), lambda client, _: int(client == "d12"))
+    assert len(state.groups.trial.pair) == 2
+    for client in ("d00", "d01", "d02", "d03", "d04", "d05"):
+        fleet.goals[client] += apart
+    state, _ = run(fleet, state, range(18, 40), lambda client, trial: int(client == "d12") if trial.pair else 1)
+    assert len(state.centers) == 5
+
+
+def test_what_was_said_of_a_division_is_not_said_of_a_pair():
+    """One cluster's division is unclear, another's has just been refused: two are asked whether to join."""
+    trial = Trial(votes={"d00": 1, "d01": 1}, quiet=LONGEST)
+    asked = trial.next({"d00": 0, "d01": 1}, {"d00", "d01"}, True, {"d00": 0, "d01": 0, "d02": 1}, np.eye(2))
+    assert asked.pair == [0, 1]
+    assert asked.votes == {}
+
+
 def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():
     model = np.ones(LAYOUT.dim, dtype=np.float32)
     groups = Groups(trial=Trial(rows={"a": 0}, models=model[None]))
