@@ -68,9 +68,9 @@ class Found(NamedTuple):
 class Trial:
     """What clients are to judge in the next round, and what was said of it so far.
 
-    A model on trial is the mean of the last models of those who would share it (`with_models`). It is sent beside the model in
-    use (`bouquet.strategies.base.filters.trial`). A device answers with one integer (`bouquet.client.rounds.rival`),
-    and has one vote, whatever it sends.
+    A model on trial is the mean of the last models of those who would share it (`with_models`). It is sent beside the
+    model in use (`bouquet.strategies.base.filters.trial`). A device answers with one integer
+    (`bouquet.client.rounds.rival`), and has one vote, whatever it sends.
     """
 
     rows: dict[str, int] = field(default_factory=dict)  # client → its model's row

@@ -53,6 +53,20 @@ def test_what_is_on_trial_is_the_mean_model_of_those_who_would_share_it():
         np.testing.assert_allclose(trial.models[trial.rows[client]], answers.W[same].mean(axis=0), rtol=1e-5)
 
 
+def test_what_is_on_trial_weighs_as_the_centers_do_and_without_the_late():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    state = begin(fleet)
+    answers = fleet.answer(strategy, state, 2)
+    received = tuple(replace(one, num_examples=1 + 9 * place) for place, one in enumerate(answers.received))
+    answers = said(replace(answers, received=received, late={"d00": 1}), {})
+    earlier = replace(state, groups=replace(state.groups, trial=Trial()))  # who is late is only not there
+    trial = strategy.update(earlier, 2, answers).groups.trial
+    for client in ("d02", "d03"):
+        same = [c != "d00" and fleet.group_of[c] == fleet.group_of[client] for c in answers.clients]
+        mean = np.average(answers.W[same], axis=0, weights=answers.num_examples[same])
+        np.testing.assert_allclose(trial.models[trial.rows[client]], mean, rtol=1e-4, atol=1e-4)
+
+
 def test_a_group_that_nobody_replied_of_keeps_what_it_was_beside_the_center():
     fleet, strategy = Fleet(12, 2), FeSEM()
     state = begin(fleet)
