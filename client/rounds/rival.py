@@ -1,4 +1,4 @@
-"""Whether the device would do better in another cluster: it judges that one's model beside its own."""
+"""Whether the device would do better with the model on trial, which it judges beside the one that it was sent."""
 
 from __future__ import annotations
 

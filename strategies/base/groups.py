@@ -42,7 +42,7 @@ SAME = 0.4  # adjusted Rand index of the groups of two rounds, from which on the
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
 DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
-LONGEST = 10  # rounds between trials, at most, and before new clusters are asked whether to join
+LONGEST = 10  # rounds between trials, at most; of one pair; and before new clusters are asked whether to join
 
 NumClusters = Count | Literal["auto"]
 Means = Callable[[NDArray[np.int64]], Vector]  # of the models in these rows of the replies: their mean (d,)
@@ -68,9 +68,9 @@ class Found(NamedTuple):
 class Trial:
     """What clients are to judge in the next round, and what was said of it so far.
 
-    A model on trial is the mean of the last round's models of those who would share it. It is sent beside the model in
-    use (`bouquet.strategies.base.filters.trial`). A device answers with one integer (`bouquet.client.rounds.rival`),
-    and has one vote, whatever it sends.
+    A model on trial is the mean of the last models of those who would share it (`with_models`). It is sent beside the
+    model in use (`bouquet.strategies.base.filters.trial`). A device answers with one integer
+    (`bouquet.client.rounds.rival`), and has one vote, whatever it sends.
     """
 
     rows: dict[str, int] = field(default_factory=dict)  # client → its model's row
@@ -124,7 +124,7 @@ class Trial:
             pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
-        votes = {client: vote for client, vote in self.votes.items() if client in judged}
+        votes = {client: vote for client, vote in self.votes.items() if client in judged and pair == self.pair}
         return Trial(rows, None, [], pair, votes, self.silent, refusals, wait, quiet, tried)
 
     def with_models(
@@ -137,7 +137,8 @@ class Trial:
         """
         there = np.array([i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late], int)
         cluster = {c: 0 if self.pair else assignment[c] for c in self.rows}
-        before = {} if self.pair or earlier.pair else earlier.rows
+        # A checkpoint of an earlier release has no counts.
+        before = earlier.rows if earlier.counts and not (self.pair or earlier.pair) else {}
         found, models, counts = dict[str, int](), list[Vector](), list[int]()
         for k, row in sorted({(cluster[c], row) for c, row in self.rows.items()}):
             here = there[[cluster[replies.clients[i]] == k for i in there]]
@@ -242,7 +243,7 @@ class Groups:
             if joins:
                 clusters |= {client: trial.pair[0] for client in assignment if assignment[client] in trial.pair}
                 directions = {client: one for client, one in directions.items() if client not in members}
-            judged |= {*members} if joins is None else set()
+            judged |= {*members} if joins is None and trial.quiet < LONGEST else set()  # else never asked of others
         pulled = {} if records else _pulled(replies, directions, assignment, centers)
         pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in several}
         # A cluster that nobody is in ends.

@@ -135,6 +135,8 @@ def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
         others = find_groups([rows[~alone] for rows in layers], seed)
         labels[~alone] = others.labels if others.is_seen else 0
         labels[alone] = n + np.arange(alone.sum())
+        if others.is_seen:  # that someone is far off is no evidence of groups among the others
+            best = best._replace(log_p=max(best.log_p, others.log_p))
     return Structure(canonical_labels(labels), best.log_p)
 
 

@@ -9,6 +9,8 @@ from bouquet.common.protocol import JUDGED, RIVAL, Instruction, Payload
 from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.filters.trial import Rivals
 from bouquet.strategies.base.groups import LONGEST, Groups, Trial
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
 from tests.strategies.base.test_groups import LAYOUT, Fleet
 
@@ -51,6 +53,20 @@ def test_what_is_on_trial_is_the_mean_model_of_those_who_would_share_it():
         np.testing.assert_allclose(trial.models[trial.rows[client]], answers.W[same].mean(axis=0), rtol=1e-5)
 
 
+def test_what_is_on_trial_weighs_as_the_centers_do_and_without_the_late():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    state = begin(fleet)
+    answers = fleet.answer(strategy, state, 2)
+    received = tuple(replace(one, num_examples=1 + 9 * place) for place, one in enumerate(answers.received))
+    answers = said(replace(answers, received=received, late={"d00": 1}), {})
+    earlier = replace(state, groups=replace(state.groups, trial=Trial()))  # who is late is only not there
+    trial = strategy.update(earlier, 2, answers).groups.trial
+    for client in ("d02", "d03"):
+        same = [c != "d00" and fleet.group_of[c] == fleet.group_of[client] for c in answers.clients]
+        mean = np.average(answers.W[same], axis=0, weights=answers.num_examples[same])
+        np.testing.assert_allclose(trial.models[trial.rows[client]], mean, rtol=1e-4, atol=1e-4)
+
+
 def test_a_group_that_nobody_replied_of_keeps_what_it_was_beside_the_center():
     fleet, strategy = Fleet(12, 2), FeSEM()
     state = begin(fleet)
@@ -66,6 +82,17 @@ def test_a_group_that_nobody_replied_of_keeps_what_it_was_beside_the_center():
     own, then = after.models[after.rows[of_group[0]]], before.models[before.rows[of_group[0]]]
     np.testing.assert_allclose(own, base + 4 / 6 * (then - center), rtol=1e-4, atol=1e-4)  # two of six replied
     assert sorted(after.counts) == [6, 6]
+
+
+def test_a_checkpoint_of_before_counts_were_kept_goes_on_with_those_who_reply():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    arrays, rest = dump_state(begin(fleet))
+    del rest["groups"]["trial"]["counts"]
+    state = load_state(FeSEMState, arrays, rest)
+    of_group = sorted(client for client, group in fleet.group_of.items() if group == 0)[:2]
+    trial = strategy.update(state, 2, said(fleet.answer(strategy, state, 2, of_group), {})).groups.trial
+    assert {fleet.group_of[client] for client in trial.rows} == {0}
+    assert trial.counts == [2]
 
 
 def test_groups_that_are_of_no_use_stay_together_and_are_asked_less_and_less():
@@ -152,6 +179,29 @@ def test_a_new_cluster_is_not_asked_at_once_whether_to_join():
     assert len(state.centers) == 2
     _, asked = run(fleet, state, range(4, 18), lambda *_: 0)
     assert asked.index(12) == LONGEST
+
+
+def test_a_pair_that_stays_unclear_gives_way_to_a_division():
+    """A device alone in its cluster says that it gains, the others of the pair say nothing."""
+    fleet = Fleet(13, 2)
+    fleet.goals["d12"] = 30 * fleet.generator.standard_normal(LAYOUT.dim)
+    state, _ = run(fleet, fleet.run(FeSEM(), 1), range(2, 4), lambda *_: 1)
+    assert len(state.centers) == 3
+    apart = 4 * fleet.generator.standard_normal(LAYOUT.dim)
+    state, _ = run(fleet, state, range(4, 18), lambda client, _: int(client == "d12"))
+    assert len(state.groups.trial.pair) == 2
+    for client in ("d00", "d01", "d02", "d03", "d04", "d05"):
+        fleet.goals[client] += apart
+    state, _ = run(fleet, state, range(18, 40), lambda client, trial: int(client == "d12") if trial.pair else 1)
+    assert len(state.centers) == 5
+
+
+def test_what_was_said_of_a_division_is_not_said_of_a_pair():
+    """One cluster's division is unclear, another's has just been refused: two are asked whether to join."""
+    trial = Trial(votes={"d00": 1, "d01": 1}, quiet=LONGEST)
+    asked = trial.next({"d00": 0, "d01": 1}, {"d00", "d01"}, True, {"d00": 0, "d01": 0, "d02": 1}, np.eye(2))
+    assert asked.pair == [0, 1]
+    assert asked.votes == {}
 
 
 def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():

@@ -97,6 +97,19 @@ def test_one_client_that_is_far_off_makes_no_groups_of_one_cloud():
         assert found.log_p >= LOG_LEVEL or len({*found.labels[1:].tolist()}) == 1
 
 
+def test_one_client_that_is_far_off_makes_groups_of_the_others_no_clearer():
+    several = []
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        others = cloud(12, 200, generator, 1.0)
+        far = 5 * generator.standard_normal((1, 200)).astype(np.float32)
+        found, alone = find_groups([np.vstack([far, others])], seed), find_groups([others], seed)
+        if alone.is_seen and np.sum(found.labels == found.labels[0]) == 1:
+            several.append(found.log_p >= alone.log_p)
+    assert several
+    assert all(several)
+
+
 def test_deviations_are_at_most_twice_as_long_as_the_median():
     rows = np.array([[-1.0], [0.0], [1.0], [2.0], [1e6]], dtype=np.float32)
     found = deviations(rows).ravel()
