@@ -29,3 +29,15 @@ def test_nothing_is_said_under_privacy(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "judged", lambda *args: heard.append(judged(*args)) or heard[-1])
     simulate(load_settings(None, [*BASE, *ROTATED, "privacy.clip_norm=1.0"]), tmp_path)
     assert not heard
+
+
+@pytest.mark.parametrize(
+    ("method", "serve", "is_alone"), [("fesem", "own", True), ("fesem", "auto", False), ("anchored", "own", False)]
+)
+def test_a_device_that_serves_what_it_is_sent_judges_that_by_itself(tmp_path, monkeypatch, method, serve, is_alone):
+    beside, judged = [], session.judged
+    monkeypatch.setattr(session, "judged", lambda *args: beside.append(args[2]) or judged(*args))
+    chosen = [f"strategy.name={method}", f"personal.serve={serve}"]
+    simulate(load_settings(None, [*BASE, *ROTATED, *chosen]), tmp_path)
+    assert beside
+    assert all((one is None) == is_alone for one in beside)
