@@ -267,7 +267,7 @@ def run(file: Path) -> None:
             good = ""
             for hour in range(1, HOURS + 1):
                 if hour == WRONG:
-                    good = next(v.name for v in reversed(versions(season.run)) if BAD in v.clients)
+                    good = next(one["version"] for one in reversed(listed(season.run)) if BAD in (one["devices"] or ()))
                 if hour == WRONG + 1:
                     season.roll_back(good)
                 began = time.monotonic()
