@@ -34,6 +34,7 @@ from bouquet.strategies.base.method import Ask
 from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.mathematics.clustering import hierarchical_clusters, kmeans
 from bouquet.strategies.mathematics.initialisation import random_models
+from bouquet.strategies.mathematics.robust import Aggregation
 
 PUBLISHED = Path("experiments/results/benchmarks/changing-fleet-runs.csv")
 CLASSES = {"feddrift": "FedDrift", "cfl-gp:4": "GradientPartitioning"}
@@ -112,14 +113,10 @@ class FedDrift(MethodStrategy[DriftState]):
         return replace(state, assignment={**state.assignment, **dict(best)})
 
     def plan(self, state: DriftState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
-        return {client: one_model(state.centers[state.assignment.get(client, 0)]) for client in clients}
+        return own_models(state, clients)
 
     def update(self, state: DriftState, round_: int, replies: Replies) -> DriftState:
-        labels = [state.assignment.get(client, 0) for client in replies.clients]
-        means = self.aggregation.cluster_means(
-            replies.W, labels, len(state.centers), replies.num_examples, state.centers
-        )
-        return replace(state, centers=means)
+        return replace(state, centers=means_by_samples(state, replies, self.aggregation))
 
 
 def next_step(
@@ -241,14 +238,10 @@ class GradientPartitioning(MethodStrategy[ProfileState]):
         return replace(state, assignment=renumbered(state, found, self.num_clusters))
 
     def plan(self, state: ProfileState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
-        return {client: one_model(state.centers[state.assignment.get(client, 0)]) for client in clients}
+        return own_models(state, clients)
 
     def update(self, state: ProfileState, round_: int, replies: Replies) -> ProfileState:
-        labels = [state.assignment.get(client, 0) for client in replies.clients]
-        means = self.aggregation.cluster_means(
-            replies.W, labels, len(state.centers), replies.num_examples, state.centers
-        )
-        return replace(state, centers=means)
+        return replace(state, centers=means_by_samples(state, replies, self.aggregation))
 
 
 def with_gradients(
@@ -281,6 +274,20 @@ def renumbered(state: ProfileState, found: NDArray[np.int64], count: int) -> dic
             overlap[found[row], state.assignment[client]] += 1
     number = linear_sum_assignment(-overlap)[1]
     return {client: int(number[found[row]]) for client, row in state.rows.items()}
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+
+def own_models(state: DriftState | ProfileState, clients: Sequence[str]) -> Mapping[str, Instruction]:
+    """Each client's own center, and the first one for who has none."""
+    return {client: one_model(state.centers[state.assignment.get(client, 0)]) for client in clients}
+
+
+def means_by_samples(state: DriftState | ProfileState, replies: Replies, aggregation: Aggregation) -> Matrix:
+    """The centers (K, d), each the mean of its clients' models by their numbers of samples; one of nobody stays."""
+    labels = [state.assignment.get(client, 0) for client in replies.clients]
+    return aggregation.cluster_means(replies.W, labels, len(state.centers), replies.num_examples, state.centers)
 
 
 # --- the benchmark ------------------------------------------------------------------------------------------------
