@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -139,21 +140,21 @@ class Trial:
         cluster = {c: 0 if self.pair else assignment[c] for c in self.rows}
         # A checkpoint of an earlier release has no counts.
         before = earlier.rows if earlier.counts and not (self.pair or earlier.pair) else {}
+        here = {k: there[[cluster[replies.clients[i]] == k for i in there]] for k in {*cluster.values()}}
+        base = cache(lambda k: means(here[k]))
         found, models, counts = dict[str, int](), list[Vector](), list[int]()
         for k, row in sorted({(cluster[c], row) for c, row in self.rows.items()}):
-            here = there[[cluster[replies.clients[i]] == k for i in there]]
-            came = here[[self.rows[replies.clients[i]] == row for i in here]]
+            came = here[k][[self.rows[replies.clients[i]] == row for i in here[k]]]
             members = [c for c in self.rows if self.rows[c] == row]
             known = Counter(before[c] for c in members if c in before)
-            if not len(came) and not (len(here) and known):
+            if not len(came) and not (len(here[k]) and known):
                 continue
-            model, count = means(came if len(came) else here), len(came)
+            model, count = means(came) if len(came) else base(k), len(came)
             if known and earlier.models is not None and count < len(members):
                 then = known.most_common(1)[0][0]
                 kept = min(earlier.counts[then], len(members) - count)
-                base = means(here)
-                beside = count * (model - base) + kept * (earlier.models[then] - centers[k])
-                model, count = base + beside / np.float32(count + kept), count + kept
+                beside = count * (model - base(k)) + kept * (earlier.models[then] - centers[k])
+                model, count = base(k) + beside / np.float32(count + kept), count + kept
             found |= dict.fromkeys(members, len(models))
             models.append(model)
             counts.append(count)
