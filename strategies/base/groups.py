@@ -41,7 +41,7 @@ from bouquet.strategies.mathematics.similarity import euclidean_distances
 MEMORY = 5  # rounds that a client's direction is the mean of, about
 SAME = 0.4  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
-PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
+PULL = 4.0  # robust deviations from which on a client's data pull it to another cluster
 DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
 LONGEST = 10  # rounds between trials, at most; of one pair; and before new clusters are asked whether to join
 
@@ -50,15 +50,11 @@ Means = Callable[[NDArray[np.int64]], Vector]  # of the models in these rows of 
 
 
 class Found(NamedTuple):
-    """The clusters after a round: of every client, and of each cluster the old one that it is or was part of (K,).
-
-    ``pulled`` are clients whose data pull them to another cluster: they go there when their models have counted here.
-    """
+    """The clusters after a round: of every client, and of each cluster the old one that it is or was part of (K,)."""
 
     groups: Groups
     assignment: dict[str, int]
     origins: list[int]
-    pulled: dict[str, int]
 
     def labels(self, clients: Sequence[str]) -> Assignment:
         """The clusters (n,) that these clients' models count in."""
@@ -170,6 +166,7 @@ class Groups:
     proposed: dict[str, int] = field(default_factory=dict)
     log_p: float | None = None  # of the clearest groups in a cluster, in the last round
     trial: Trial = field(default_factory=Trial)
+    pulled: list[str] = field(default_factory=list)  # clients whose data pull them to another cluster: they may choose
 
     def e_step(
         self,
@@ -184,11 +181,11 @@ class Groups:
         """The clusters where the server chooses them, from the ``nearest`` center (n,) of each model that came.
 
         Where their number is given there is no ``seed``, and that is all. Else it is for newcomers: who has a cluster
-        stays there unless its data pull it away, because where a model ended says little of where its data pull.
+        stays there, because where a model ended says little of where its data pull.
         """
         by_model = dict(zip(replies.clients, nearest.tolist(), strict=True))
         if seed is None:
-            return Found(self, {**assignment, **by_model}, [*range(len(centers))], {})
+            return Found(self, {**assignment, **by_model}, [*range(len(centers))])
         clusters = {**by_model, **assignment}
         return self.after_round(replies, assignment, clusters, centers, seed, aggregation, by_examples=by_examples)
 
@@ -209,7 +206,7 @@ class Groups:
         ``centers`` (K × d) are the models that were sent, ``aggregation`` makes the models that are on trial,
         where clients weigh by their numbers of samples with ``by_examples``.
         ``records`` names for each client the record of the model that it trained, where devices are sent all models
-        and choose: then nobody is pulled.
+        and choose.
         """
         layers = _layers(replies.layout)
         known = self._add(replies, before, assignment, records or {})
@@ -245,17 +242,14 @@ class Groups:
                 clusters |= {client: trial.pair[0] for client in assignment if assignment[client] in trial.pair}
                 directions = {client: one for client, one in directions.items() if client not in members}
             judged |= {*members} if joins is None and trial.quiet < LONGEST else set()  # else never asked of others
-        pulled = {} if records else _pulled(replies, directions, assignment, centers)
-        pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in several}
+        pulled = set[str]() if records else _pulled(replies, directions, assignment, centers) - several
         # A cluster that nobody is in ends.
         number = {k: place for place, k in enumerate(sorted({*clusters.values()} or {0}))}
-        pulled = {client: number[k] for client, k in pulled.items() if k in number}
-        directions = {client: one for client, one in directions.items() if client not in pulled}
         origins = [origins[k] for k in number]
         if origins == [*range(len(centers))]:
             trial = trial.next(divided, judged, is_refused, assignment, replies.layout.parameters_of(centers))
         else:
-            trial = Trial(silent=trial.silent)
+            trial, pulled = Trial(silent=trial.silent), set()
 
         def means(of: NDArray[np.int64]) -> Vector:
             weights = replies.num_examples[of] if by_examples else None
@@ -263,16 +257,17 @@ class Groups:
 
         trial = trial.with_models(replies, self.trial, assignment, centers, means)
         assignment = {client: number[k] for client, k in clusters.items()}
-        return Found(Groups(directions, known.rounds, proposed, lowest, trial), assignment, origins, pulled)
+        return Found(Groups(directions, known.rounds, proposed, lowest, trial, sorted(pulled)), assignment, origins)
 
     def model_for(self, client: str) -> Vector | None:
         """What the client is to judge (d,); None where that is nothing."""
         trial = self.trial
         return trial.models[trial.rows[client]] if trial.models is not None and client in trial.rows else None
 
-    def only(self, clients: Collection[str]) -> Groups:
-        """Without what is known of clients who moved by themselves."""
-        return replace(self, directions={client: one for client, one in self.directions.items() if client in clients})
+    def without(self, clients: Collection[str]) -> Groups:
+        """Without what is known of these, who chose their clusters by themselves."""
+        directions = {client: one for client, one in self.directions.items() if client not in clients}
+        return replace(self, directions=directions, pulled=[client for client in self.pulled if client not in clients])
 
     def _add(
         self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int], records: Mapping[str, str]
@@ -320,11 +315,11 @@ class Groups:
 
 def _pulled(
     replies: Replies, directions: Mapping[str, NDArray[np.float16]], assignment: Mapping[str, int], centers: Matrix
-) -> dict[str, int]:
+) -> set[str]:
     """Clients whose data pull them from their own center to another one far more than others are."""
     clients = list(directions)
     if len(centers) < 2 or len(clients) < FEWEST:
-        return {}
+        return set()
     known = np.stack([directions[client] for client in clients]).astype(np.float32)
     own = np.array([assignment[client] for client in clients])
     models = np.stack([_sketched(replies.layout, center) for center in centers])
@@ -347,11 +342,11 @@ def _pulled(
         if own[i] != k and own[i] in large
     }
     spread = 1.4826 * float(np.median(np.abs([*beyond.values()]))) if beyond else 0.0
-    pulled = dict[str, int]()
-    for (i, k), much in sorted(beyond.items(), key=lambda item: item[1]):
+    pulled = set[str]()
+    for (i, k), much in beyond.items():
         half_way = (usual[k, own[i], k] - usual[own[i], own[i], k]) / 2
         if much > max(PULL * spread, half_way) and spread and half_way > 0:
-            pulled[clients[i]] = k  # of several the one that pulls the most
+            pulled.add(clients[i])
     return pulled
 
 

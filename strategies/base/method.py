@@ -104,6 +104,10 @@ class MethodHooks(ABC, Generic[State]):
         """The cluster of every client that has one: the state's ``assignment``; nobody's, where it has none."""
         return getattr(state, "assignment", {})
 
+    def doubted(self, state: State) -> Collection[str]:
+        """Clients that may be in a wrong cluster, and choose anew, of a method that `places_by_loss`."""
+        return []
+
     def placed(self, state: State, chosen: Mapping[str, int]) -> State:
         """With the clusters that clients chose, of a method that `places_by_loss`."""
         return replace(state, assignment={**self.assignment(state), **chosen})  # type: ignore[type-var]

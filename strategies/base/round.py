@@ -111,10 +111,12 @@ class Receiver(MethodHooks[State], Sampling):
     def _choices(self, state: State, clients: Sequence[str], free: Sequence[str], ask: Ask) -> dict[str, int]:
         """Client → the cluster that it chose (`Placing`): of the round's ``clients`` those that are new or changed.
 
-        Of the others that are ``free``, which has all that are at no task, those whose data changed.
+        Of the others that are ``free``, which has all that are at no task, those whose data changed. Beside them those
+        whose clusters are ``doubted``.
         """
         if (placing := self.filter_of(Placing)) is None:
             return {}
+        placing.changed |= {*self.doubted(state)}
         centers = self.centers(state)
         able = [client for client in free if client in self._nodes.judging]
         others = {*free} - {*clients}

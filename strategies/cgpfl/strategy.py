@@ -57,6 +57,7 @@ class CGPFL(OneShotClustering):
         K, the number of contexts; ``"auto"`` finds it.
     """
 
+    places_by_loss = True
     tested_model = "personal"
     trainings = "5"
     clusters_chosen_on = "uploaded contexts"
@@ -110,10 +111,18 @@ class CGPFL(OneShotClustering):
         return replace(
             state,
             centers=self.aggregate(replies.W, labels, replies.num_examples, previous),
-            assignment={**step.assignment, **step.pulled},
+            assignment=step.assignment,
             groups=step.groups,
             last={"moved": count_moved(state.assignment, step.assignment), "log_p": step.groups.log_p},
         )
+
+    def doubted(self, state: OneShotState) -> Sequence[str]:
+        """Clients whose data pull them elsewhere."""
+        return state.groups.pulled
+
+    def placed(self, state: OneShotState, chosen: Mapping[str, int]) -> OneShotState:
+        """Move these clients to the contexts that they chose, and forget where their data pulled before."""
+        return super().placed(replace(state, groups=state.groups.without(chosen)), chosen)
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """K-means of the clients' ω, here as what they changed in their common start."""

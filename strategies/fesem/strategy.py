@@ -106,16 +106,19 @@ class FeSEM(MethodStrategy[FeSEMState]):
         return replace(
             state,
             centers=centers,
-            assignment={**found.assignment, **found.pulled},
+            assignment=found.assignment,
             moved=count_moved(state.assignment, found.assignment) if len(origins) == len(state.centers) else 0,
             intra_distance=mean_distance(replies.layout, rows, centers, labels),
             groups=found.groups,
         )
 
+    def doubted(self, state: FeSEMState) -> Sequence[str]:
+        """Clients whose data pull them elsewhere."""
+        return state.groups.pulled
+
     def placed(self, state: FeSEMState, chosen: Mapping[str, int]) -> FeSEMState:
         """Move these clients to the clusters that they chose, and forget where their data pulled before."""
-        others = state.groups.directions.keys() - chosen.keys()
-        return super().placed(replace(state, groups=state.groups.only(others)), chosen)
+        return super().placed(replace(state, groups=state.groups.without(chosen)), chosen)
 
     def wants_late(self, state: FeSEMState) -> bool:
         """Not before the first clustering where K is given: those models come from one common start."""

@@ -178,9 +178,9 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         self, state: GradientLossState, chosen: GradientLossState, answers: Answers, seed: int
     ) -> GradientLossState:
         """The clusters ``chosen`` by the devices, and more where they clearly are several; those of nobody end."""
-        stayed = {c for c, k in state.assignment.items() if chosen.assignment[c] == k}
+        moved = {c for c, k in state.assignment.items() if chosen.assignment[c] != k}
         records = {client: center_record(k) for client, k in answers.trained.items()}
-        groups = state.groups.only(stayed).after_round(
+        groups = state.groups.without(moved).after_round(
             answers.replies, chosen.assignment, chosen.assignment, state.centers, seed, self.aggregation, records
         )
         same = groups.origins == [*range(len(state.centers))]

@@ -11,6 +11,9 @@ and 1.1 to 1.4 times where the model had learned next to nothing. To tell it too
 device's model for a round. After a division, or where a device came to another cluster, its losses are of another
 model: of a common one they were so large that no jump would be seen. Then its first one is compared with the last ones
 of the others in its cluster, whose model it was sent, too.
+
+Where the losses of several devices double in one round, the season has turned, or somebody moved all cameras of a hall.
+Then those who did not train in that round are asked, too: of few in a round the last would be found out after weeks.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ Matrix = NDArray[np.float32]
 Model = tuple[int, int]  # which center, of how many
 
 JUMP, LEAST, REMEMBERED = 1.25, 0.05, 3  # LEAST: where next to nothing is left to learn, a loss flickers
+DOUBLED, SEVERAL, SHARE = 2.0, 2, 0.25  # so many devices, of those whose last losses are known
 
 
 class Placing(Filter):
@@ -66,7 +70,10 @@ class Placing(Filter):
         said = {one.client: loss for one in replies if (loss := one.metrics.get(LOSS)) is not None}
         models = {client: (clusters.get(client, 0), len(centers)) for client in said}
         before = {client: self._before(client, model) for client, model in models.items()}
-        jumped = {c: loss for c, loss in said.items() if before[c] and loss > JUMP * max(before[c]) + LEAST}
+        jumped = {c: loss for c, loss in said.items() if _jumps(loss, before[c], JUMP)}
+        known = {client: self.losses[client][1] for client in said if client in self.losses}
+        doubled = [client for client, losses in known.items() if _jumps(said[client], losses, DOUBLED)]
+        elsewhere = clusters.keys() - said.keys() if len(doubled) >= max(SEVERAL, SHARE * len(known)) else set[str]()
         for client, loss in said.items():
             model, own = self.losses.pop(client, (None, []))
             if client not in jumped:
@@ -85,6 +92,9 @@ class Placing(Filter):
         if not _are_several(centers):
             return [True] * len(replies), text
         text += " They do not count in this round, and choose their clusters anew."
+        if elsewhere:
+            self.changed |= elsewhere
+            text += f" As several changed at once, so do the {len(elsewhere)} that did not train."
         return [reply.client not in jumped for reply in replies], text
 
     def _before(self, client: str, model: Model) -> list[float]:
@@ -109,3 +119,7 @@ class Placing(Filter):
 
 def _are_several(centers: Matrix) -> bool:
     return 1 < len(centers) <= MOST_MODELS
+
+
+def _jumps(loss: float, before: Sequence[float], factor: float) -> bool:
+    return bool(before) and loss > factor * max(before) + LEAST

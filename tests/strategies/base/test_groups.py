@@ -144,14 +144,21 @@ def test_groups_are_found_under_robust_aggregation_beside_a_bad_device(rule, mon
     assert len(pairs) == len({cluster for _, cluster in pairs}) == 4
 
 
-def test_a_device_in_the_wrong_cluster_is_pulled_to_its_own():
+@pytest.mark.parametrize("method", [FeSEM, CGPFL])
+def test_a_device_in_the_wrong_cluster_is_doubted_and_may_choose(method):
     """The E-step sees only where its model ended; where its data pull is seen after some rounds."""
-    fleet, strategy = Fleet(20, 2, apart=3.0), FeSEM()
+    fleet, strategy = Fleet(20, 2, apart=3.0), method()
     state = fleet.run(strategy, 8)
     assert fleet.is_found(state)
     own = state.assignment["d00"]
     wrong = replace(state, assignment={**state.assignment, "d00": 1 - own}, groups=Groups())
-    assert fleet.run(strategy, 5, wrong, first=9).assignment["d00"] == own
+    doubted = fleet.run(strategy, 5, wrong, first=9)
+    assert strategy.doubted(doubted) == ["d00"]
+    assert doubted.assignment["d00"] == 1 - own  # nobody asked it yet
+    chosen = strategy.placed(doubted, {"d00": own})
+    assert chosen.assignment["d00"] == own
+    assert "d00" not in chosen.groups.directions
+    assert not strategy.doubted(chosen)
 
 
 def test_a_cluster_that_everybody_left_ends():

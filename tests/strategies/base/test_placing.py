@@ -132,17 +132,34 @@ def test_devices_whose_data_change_move_after_one_round_which_does_not_count(met
     assert fleet.strategy.train_round.preliminary == []
 
 
-def test_where_few_train_in_a_round_a_changed_device_is_asked_in_the_next(tmp_path):
+def test_where_few_train_and_several_changed_all_are_asked_in_the_next_round(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[17, 0.67]]", "server.fraction_train=0.5")
     fleet.play(*range(1, 17))
     before = fleet.strategy.assignment(fleet.strategy.state)
     fleet.play(17)
-    changed = set(fleet.strategy.filter_of(Placing).changed)
-    fleet.play(18)
     trained = {reply.client for reply in fleet.strategy.train_round.replies.received}
+    turned = {f"client-{part}" for part in range(4)}
+    assert turned - trained
+    assert "As several changed at once, so do the 3 that did not train" in fleet.strategy.train_round.warnings[-1]
+    fleet.play(18)
     after = fleet.strategy.assignment(fleet.strategy.state)
-    assert changed - trained
-    assert {client for client in before if after[client] != before[client]} == changed
+    assert {client for client in before if after[client] != before[client]} == turned
+    assert turned - {reply.client for reply in fleet.strategy.train_round.replies.received}  # also who was not to train
+
+
+def test_what_doubles_on_one_device_or_on_few_of_many_concerns_nobody_else():
+    names = [f"d{i}" for i in range(12)]
+    clusters, before = dict.fromkeys([*names, "away"], 0), dict.fromkeys(names, 1.0)
+    for doubled, asked in ((1, False), (2, False), (3, True)):  # a quarter of twelve
+        losses = Placing()
+        heard(losses, before, {**before, **dict.fromkeys(names[:doubled], 2.1)}, clusters=clusters, count=2)
+        assert ("away" in losses.changed) == asked
+    losses = Placing()
+    heard(losses, before, {**before, **dict.fromkeys(names[:6], 1.9)}, clusters=clusters, count=2)
+    assert losses.changed == {*names[:6]}
+    losses = Placing()
+    heard(losses, before, dict.fromkeys(names, 9.0), clusters=clusters)  # one model for all: nothing to choose
+    assert losses.changed == {*names}
 
 
 def test_the_data_of_a_round_are_another_part_and_the_name_stays(tmp_path):
