@@ -14,6 +14,7 @@ of the others in its cluster, whose model it was sent, too.
 
 Where the losses of several devices double in one round, the season has turned, or somebody moved all cameras of a hall.
 Then those who did not train in that round are asked, too: of few in a round the last would be found out after weeks.
+All are asked at most once in `REST` rounds, whatever devices say.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ Matrix = NDArray[np.float32]
 Model = tuple[int, int]  # which center, of how many
 
 JUMP, LEAST, REMEMBERED = 1.25, 0.05, 3  # LEAST: where next to nothing is left to learn, a loss flickers
-DOUBLED, SEVERAL, SHARE = 2.0, 2, 0.25  # so many devices, of those whose last losses are known
+DOUBLED, SEVERAL, SHARE, REST = 2.0, 2, 0.25, 10  # SHARE: of the devices whose last losses are known
 
 
 class Placing(Filter):
     """The last losses by client, beside which of how many clusters' models they are of.
 
-    ``changed`` are those whose data have, and who were not asked for their cluster since.
+    ``changed`` are those whose data have, and who were not asked for their cluster since; in ``rest`` rounds all may be.
     """
 
     key = "_placing"
@@ -48,6 +49,7 @@ class Placing(Filter):
     def __init__(self) -> None:
         self.losses: dict[str, tuple[Model, list[float]]] = {}
         self.changed: set[str] = set()
+        self.rest = 0
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
         """What those of the clients are sent that are not ``placed``, or have changed."""
@@ -73,7 +75,7 @@ class Placing(Filter):
         jumped = {c: loss for c, loss in said.items() if _jumps(loss, before[c], JUMP)}
         known = {client: self.losses[client][1] for client in said if client in self.losses}
         doubled = [client for client, losses in known.items() if _jumps(said[client], losses, DOUBLED)]
-        elsewhere = clusters.keys() - said.keys() if len(doubled) >= max(SEVERAL, SHARE * len(known)) else set[str]()
+        self.rest = max(0, self.rest - 1)
         for client, loss in said.items():
             model, own = self.losses.pop(client, (None, []))
             if client not in jumped:
@@ -92,8 +94,10 @@ class Placing(Filter):
         if not _are_several(centers):
             return [True] * len(replies), text
         text += " They do not count in this round, and choose their clusters anew."
-        if elsewhere:
+        elsewhere = clusters.keys() - said.keys()
+        if elsewhere and not self.rest and len(doubled) >= max(SEVERAL, SHARE * len(known)):
             self.changed |= elsewhere
+            self.rest = REST
             text += f" As several changed at once, so do the {len(elsewhere)} that did not train."
         return [reply.client not in jumped for reply in replies], text
 
@@ -109,12 +113,13 @@ class Placing(Filter):
 
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """For a checkpoint: no arrays."""
-        return {}, {"losses": self.losses, "changed": sorted(self.changed)}
+        return {}, {"losses": self.losses, "changed": sorted(self.changed), "rest": self.rest}
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
         self.losses = {client: ((k, count), list(own)) for client, ((k, count), own) in rest["losses"].items()}
         self.changed = set(rest["changed"])
+        self.rest = rest.get("rest", 0)  # a checkpoint of an earlier release has none
 
 
 def _are_several(centers: Matrix) -> bool:

@@ -162,6 +162,18 @@ def test_what_doubles_on_one_device_or_on_few_of_many_concerns_nobody_else():
     assert losses.changed == {*names}
 
 
+def test_the_fleet_is_asked_at_most_once_in_ten_rounds_whatever_devices_say():
+    losses, asked = Placing(), []
+    for round_ in range(0, 48, 2):
+        heard(losses, {"a": 1.0, "b": 1.0}, {"a": 9.0, "b": 9.0}, clusters={"a": 0, "b": 1, "away": 1}, count=2)
+        asked += [round_] if "away" in losses.changed else []
+        losses.questions(["a", "b", "away"], ["a", "b", "away"], np.zeros((2, 2), np.float32))
+        again = Placing()
+        again.load(*losses.dump())
+        losses = again
+    assert asked == [0, 10, 20, 30, 40]
+
+
 def test_the_data_of_a_round_are_another_part_and_the_name_stays(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[2, 0.5]]")
     nodes = [ClientContext(fleet.settings, fleet.contexts[2], tmp_path, round=r) for r in (0, 1, 2)]
