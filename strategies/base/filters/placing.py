@@ -41,7 +41,7 @@ DOUBLED, SEVERAL, SHARE, REST = 2.0, 2, 0.25, 10  # SHARE: of the devices whose 
 class Placing(Filter):
     """The last losses by client, beside which of how many clusters' models they are of.
 
-    ``changed`` are those whose data have, and who were not asked for their cluster since; in ``rest`` rounds all may be.
+    ``changed`` are those whose data have, and who were not asked since. All may be in ``rest`` rounds.
     """
 
     key = "_placing"
