@@ -19,8 +19,8 @@ from bouquet.common.nearest import nearest
 
 Indices = NDArray[np.int64]
 
-PARTITIONS = ("iid", "dirichlet", "pathological", "dominant", "class-groups", "rotated", "label-permuted", "natural")
-ALWAYS_GROUPED = ("class-groups", "rotated", "label-permuted")
+ALWAYS_GROUPED = ("class-groups", "rotated", "label-permuted", "mixed")
+PARTITIONS = ("iid", "dirichlet", "pathological", "dominant", *ALWAYS_GROUPED, "natural")
 MAY_BE_GROUPED = ("dominant", "pathological", *ALWAYS_GROUPED)
 DEFAULT_GROUPS = 4
 
@@ -80,7 +80,7 @@ def partition(
         seed: of everything random.
         groups: number of different distributions, which the clients share in turn. `ALWAYS_GROUPED` have 4 when it
             is None; ``dominant`` and ``pathological`` then draw one for each client, without ground truth.
-        beta: ``dirichlet``: concentration β; the smaller, the more uneven.
+        beta: ``dirichlet`` and ``mixed``: concentration β; the smaller, the more uneven.
         classes_per_client: ``pathological``.
         classes_per_group: ``class-groups``.
         heterogeneity: ``dominant``: "low", "mid" or "high", a third of the range over 100 draws; None: one draw.
@@ -102,7 +102,7 @@ def partition(
     rotations: list[float] = [0.0]
     permutations: list[tuple[int, ...] | None] = [None]
     match name:
-        case "dirichlet":
+        case "dirichlet" | "mixed":
             parts = rules.dirichlet(labels, num_clients, seed, beta=beta, minimum=minimum)
         case "pathological":
             parts = rules.pathological(labels, num_clients, seed, classes_per_client=classes_per_client, groups=groups)
@@ -133,6 +133,10 @@ def partition(
         rotations = [group * 360 / turns for group in range(turns)]
     if name == "label-permuted":
         permutations = [*rules.label_permutations(num_classes or int(labels.max()) + 1, turns, seed)]
+    if name == "mixed":
+        pairs = rules.label_permutations(num_classes or int(labels.max()) + 1, -(-turns // 2), seed)
+        rotations = [group % 2 * 180.0 for group in range(turns)]
+        permutations = [pairs[group // 2] for group in range(turns)]
     if mixes is None:
         mixes = np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
     parts = [_capped(part, samples_per_client, (seed, i)) for i, part in enumerate(parts)]

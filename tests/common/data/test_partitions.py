@@ -184,6 +184,18 @@ def test_label_permuted_groups_each_have_their_own_permutation() -> None:
     )
 
 
+def test_mixed_groups_differ_in_rotation_or_labels_and_devices_in_their_classes() -> None:
+    parts = partition("mixed", LABELS, 8, 0, groups=4, beta=0.5, minimum=1)
+    kinds = [(part.rotation_degrees, part.label_permutation) for part in parts]
+    assert kinds[:4] == kinds[4:]
+    assert [part.group for part in parts[:4]] == [0, 1, 2, 3]
+    assert len(set(kinds)) == 4
+    assert [rotation for rotation, _ in kinds[:4]] == [0, 180, 0, 180]
+    assert kinds[0][1] == kinds[1][1] != kinds[2][1] == kinds[3][1]
+    alone = partition("dirichlet", LABELS, 8, 0, beta=0.5, minimum=1)
+    assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, alone, strict=True))
+
+
 def test_natural_clients_are_owners_with_enough_samples_and_their_real_groups() -> None:
     owners = np.repeat([7, 3, 9, 5], [10, 4, 12, 11])
     groups = np.where(owners == 9, 4, 0)
