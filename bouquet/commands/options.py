@@ -48,7 +48,8 @@ DataDir = Annotated[Path | None, of(SETTINGS, "Folder that holds the data set; '
 Partition = Annotated[
     str | None,
     of(
-        SETTINGS, "iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, mixed, natural, or your own."
+        SETTINGS,
+        "iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, mixed, natural, or your own.",
     ),
 ]
 Clients = Annotated[int | None, of(SETTINGS, "Number of clients the data set is divided among.")]
