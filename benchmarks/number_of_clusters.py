@@ -31,6 +31,11 @@ PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "clas
 UNEQUAL = (f"data.dataset={__file__}:unequal", "data.partition=natural", "data.min_samples=8")
 LENET = ("data.dataset=fashion-mnist", "model.name=cnn-dcpfl", "data.samples_per_client=100", "data.test_samples=400")
 SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
+ALL = (
+    ("all rotated and permuted", ("rotated", "permuted"), "5 to 8"),
+    ("all rotated and permuted", ("rotated", "permuted"), "10 to 40"),
+    ("all of these three", ("rotated", "permuted", "class"), "10 to 40"),
+)
 COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
 
 
@@ -113,17 +118,21 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
 
 
 def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each way to differ and number of devices, over numbers of groups, learning rates and seeds.
+    """A line for each way to differ and number of devices, over groups, learning rates and seeds; then those of `ALL`.
 
     A rival is compared on the runs that both have. Where there is no right number, each learning rate has its own line.
     """
     beside = ("gain over K given", "gain over FedAvg", "over a point below FedAvg")
     yield ["devices differ by", "devices", "K found", "K found, where K given is right", *beside]
-    lines: dict[tuple[str, int], dict[Cell, dict[str, Any]]] = {}
-    for cell in sorted(runs):
+    lines: dict[tuple[str, str], dict[Cell, dict[str, Any]]] = {}
+    found = [cell for cell in sorted(runs) if cell.method == "fesem"]
+    for cell in found:
         name = cell.kind if cell.groups else f"{cell.kind}, rate {_text(cell.learning_rate, '')}"
-        if cell.method == "fesem":
-            lines.setdefault((name, cell.devices), {})[cell] = runs[cell]
+        lines.setdefault((name, str(cell.devices)), {})[cell] = runs[cell]
+    for name, kinds, sizes in ALL:
+        least, most = map(int, sizes.split(" to "))
+        line = {cell: runs[cell] for cell in found if cell.kind in kinds and least <= cell.devices <= most}
+        lines |= {(name, sizes): line} if line else {}
     for (name, devices), own in lines.items():
         given, fedavg = (
             {cell: rival for cell in own if (rival := cell._replace(method=of.format(cell.groups))) in runs}
@@ -133,7 +142,7 @@ def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
         below = f"{sum(gain < -0.01 for gain in over[1])} of {len(fedavg)}" if fedavg else "–"
         both = [(cell, own[cell]) for cell, rival in given.items() if _is_right(rival, runs[rival])]
         gains = [_text(mean(gains), "+") if gains else "–" for gains in over]
-        yield [name, str(devices), _right([*own.items()]), _right(both), *gains, below]
+        yield [name, devices, _right([*own.items()]), _right(both), *gains, below]
 
 
 def _text(value: float, sign: str) -> str:
@@ -150,7 +159,10 @@ def _right(found: list[tuple[Cell, dict[str, Any]]]) -> str:
         return "–"
     if not found[0][0].groups:
         return f"one in {sum(one['clusters'] == 1 for _, one in found)} of {len(found)}"
-    return f"{sum(_is_right(*one) for one in found)} of {len(found)}"
+    right = sum(_is_right(*one) for one in found)
+    return f"{right} of {len(found)}" + (
+        f" ({right / len(found):.0%})" if len({cell.kind for cell, _ in found}) > 1 else ""
+    )
 
 
 def _is_asked(cell: Cell, kinds: list[str] | None) -> bool:
