@@ -125,7 +125,9 @@ class Receiver(MethodHooks[State], Sampling):
         questions = placing.questions(able, others | {*clusters}, centers)
         chosen = ask(questions).choices(len(centers)) if questions else {}
         self.train_round.forget(questions)
-        return {client: k for client, k in chosen.items() if client not in beside or clusters.get(client) != k}
+        chosen = {client: k for client, k in chosen.items() if client not in beside or clusters.get(client) != k}
+        placing.anew |= chosen.keys()
+        return chosen
 
     def _without_changed(self, replies: Replies) -> Replies:
         """The replies that count: not those of clients whose data changed just now (`Placing`)."""

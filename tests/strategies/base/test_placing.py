@@ -175,6 +175,25 @@ def test_who_is_asked_because_others_changed_and_stays_keeps_its_personal_model_
     assert placing.beside == set()
 
 
+def test_who_moves_while_it_is_not_to_train_begins_from_its_center_when_it_does(tmp_path):
+    fleet = Fleet(tmp_path, "strategy.name=anchored", "server.fraction_train=0.5")
+    fleet.play(*range(1, 17))
+    strategy, placing = fleet.strategy, fleet.strategy.filter_of(Placing)
+    placing.changed = set(strategy.state.assignment)
+    waiting, round_ = {*placing.changed}, 17
+    while waiting:
+        fleet.play(round_)
+        trained = {reply.client for reply in strategy.train_round.replies.received}
+        for client, sent in strategy.train_round.planned.values():
+            if client in trained:
+                assert sent.newcomer == (sent.start == "received") == (client in waiting)
+        waiting -= trained
+        assert placing.anew == waiting
+        placing.load(*placing.dump())
+        round_ += 1
+    assert round_ > 18
+
+
 def test_what_doubles_on_one_device_or_on_few_of_many_concerns_nobody_else():
     names = [f"d{i}" for i in range(12)]
     clusters, before = dict.fromkeys([*names, "away"], 0), dict.fromkeys(names, 1.0)
