@@ -112,17 +112,21 @@ class Receiver(MethodHooks[State], Sampling):
         """Client → the cluster that it chose (`Placing`): of the round's ``clients`` those that are new or changed.
 
         Of the others that are ``free``, which has all that are at no task, those whose data changed. Beside them those
-        whose clusters are ``doubted``.
+        whose clusters are ``doubted``. Who is asked only because others changed, and stays, has chosen nothing: what is
+        known of it and its personal model are kept.
         """
         if (placing := self.filter_of(Placing)) is None:
             return {}
         placing.changed |= {*self.doubted(state)}
+        beside, clusters = placing.beside - placing.changed, self.assignment(state)
         centers = self.centers(state)
         able = [client for client in free if client in self._nodes.judging]
         others = {*free} - {*clients}
-        questions = placing.questions(able, others | {*self.assignment(state)}, centers)
+        questions = placing.questions(able, others | {*clusters}, centers)
         chosen = ask(questions).choices(len(centers)) if questions else {}
         self.train_round.forget(questions)
+        chosen = {client: k for client, k in chosen.items() if client not in beside or clusters.get(client) != k}
+        placing.anew |= chosen.keys()
         return chosen
 
     def _without_changed(self, replies: Replies) -> Replies:

@@ -129,8 +129,7 @@ class MethodStrategy(Participants[State], Strategy):
         placed = self._choices(state, clients, free, lambda questions: ask(questions, IDENTIFY_TIMEOUT))
         state = self.placed(state, placed) if placed else state
         self.state = state = self.prepare(state, server_round, clients, ask)
-        planned = self.plan(state, server_round, clients)
-        instructions = {c: _from_its_center(one) if c in placed else one for c, one in planned.items()}
+        instructions = self.plan(state, server_round, clients)
         log(INFO, "configure_train: %s of %s clients", len(instructions), len(nodes))
         return self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
 
@@ -331,8 +330,3 @@ class MethodStrategy(Participants[State], Strategy):
             content = encoder.content(sent.instruction, round_, self.run_id, dict(config), sent.packing, sent.backbone)
             messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=self.round_timeout))
         return messages
-
-
-def _from_its_center(instruction: Instruction) -> Instruction:
-    """The same of a device that was just placed: it has no model of its own, or one of other data."""
-    return replace(instruction, start="received", newcomer=True)

@@ -20,6 +20,7 @@ All are asked at most once in `REST` rounds, whatever devices say.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from bouquet.common.compression.delta import MOST_MODELS
 from bouquet.common.metrics import written
 from bouquet.common.protocol import LOSS, ClientReply, Instruction, Payload
 from bouquet.common.protocol.names import CENTER, CHOOSE
-from bouquet.strategies.base.filters.filter import Filter
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 Matrix = NDArray[np.float32]
 Model = tuple[int, int]  # which center, of how many
@@ -41,7 +42,8 @@ DOUBLED, SEVERAL, SHARE, REST = 2.0, 2, 0.25, 10  # SHARE: of the devices whose 
 class Placing(Filter):
     """The last losses by client, beside which of how many clusters' models they are of.
 
-    ``changed`` are those whose data have, and who were not asked since. All may be in ``rest`` rounds.
+    ``changed`` are those whose data have, and who were not asked since. ``beside`` are to be asked, too: who did not
+    train when several changed. All may be in ``rest`` rounds.
     """
 
     key = "_placing"
@@ -49,14 +51,30 @@ class Placing(Filter):
     def __init__(self) -> None:
         self.losses: dict[str, tuple[Model, list[float]]] = {}
         self.changed: set[str] = set()
+        self.beside: set[str] = set()
+        self.anew: set[str] = set()
         self.rest = 0
 
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
+        """Who chose its cluster trains its model first: it has no model of its own, or one of other data."""
+        if not message.is_train or message.client not in self.anew or message.instruction.procedure == CHOOSE:
+            return message
+        return replace(message, instruction=replace(message.instruction, start="received", newcomer=True))
+
+    def incoming(self, reply: ClientReply) -> ClientReply:
+        """A usable one: who sends a model has trained."""
+        if reply.layers:
+            self.anew.discard(reply.client)
+        return reply
+
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
-        """What those of the clients are sent that are not ``placed``, or have changed."""
-        new = [client for client in clients if client not in placed or client in self.changed]
+        """What those of the clients are sent that are not ``placed``, have changed, or are to be asked ``beside``."""
+        due = self.changed | self.beside
+        new = [client for client in clients if client not in placed or client in due]
         if not new or not _are_several(centers):
             return {}
         self.changed -= {*new}
+        self.beside -= {*new}
         for client in new:
             self.losses.pop(client, None)
         models = {f"{CENTER}{k}": Payload(center) for k, center in enumerate(centers)}
@@ -96,7 +114,7 @@ class Placing(Filter):
         text += " They do not count in this round, and choose their clusters anew."
         elsewhere = clusters.keys() - said.keys()
         if elsewhere and not self.rest and len(doubled) >= max(SEVERAL, SHARE * len(known)):
-            self.changed |= elsewhere
+            self.beside |= elsewhere
             self.rest = REST
             text += f" As several changed at once, so do the {len(elsewhere)} that did not train."
         return [reply.client not in jumped for reply in replies], text
@@ -113,13 +131,15 @@ class Placing(Filter):
 
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """For a checkpoint: no arrays."""
-        return {}, {"losses": self.losses, "changed": sorted(self.changed), "rest": self.rest}
+        sets = {"changed": sorted(self.changed), "beside": sorted(self.beside), "anew": sorted(self.anew)}
+        return {}, {"losses": self.losses, **sets, "rest": self.rest}
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
         self.losses = {client: ((k, count), list(own)) for client, ((k, count), own) in rest["losses"].items()}
         self.changed = set(rest["changed"])
-        self.rest = rest.get("rest", 0)  # a checkpoint of an earlier release has none
+        # A checkpoint of an earlier release has none of these.
+        self.beside, self.anew, self.rest = {*rest.get("beside", [])}, {*rest.get("anew", [])}, rest.get("rest", 0)
 
 
 def _are_several(centers: Matrix) -> bool:

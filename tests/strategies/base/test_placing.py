@@ -1,5 +1,7 @@
 """Devices that are new, or whose data have changed, are asked which cluster's model fits them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
@@ -10,6 +12,7 @@ from bouquet.common.protocol import ClientReply
 from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
 from bouquet.strategies.base.exchange import Patience, exchange
 from bouquet.strategies.base.filters.placing import Placing
+from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.fesem.strategy import FeSEM
 from tests.helpers.points import POINT
 from tests.helpers.real_devices import Federation
@@ -51,6 +54,9 @@ def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them(
     again = Placing()
     again.load(*losses.dump())
     assert again.changed == {"a"}
+    old = Placing()
+    old.load({}, {"losses": {}, "changed": ["a"]})  # of an earlier release
+    assert (old.changed, old.rest) == ({"a"}, 0)
     assert "jumped on a (0.400 → 1.000)" in heard(again, {"a": 1.0}, count=2)[1]
 
 
@@ -147,26 +153,76 @@ def test_where_few_train_and_several_changed_all_are_asked_in_the_next_round(tmp
     assert turned - {reply.client for reply in fleet.strategy.train_round.replies.received}  # also who was not to train
 
 
+def test_who_is_asked_because_others_changed_and_stays_keeps_what_it_has(tmp_path):
+    fleet = Fleet(tmp_path, "strategy.name=anchored")
+    fleet.play(*range(1, 7))
+    strategy, state = fleet.strategy, fleet.strategy.state
+    known = {client: np.ones(1, np.float16) for client in state.assignment}
+    wrong = {**state.assignment, "client-2": 1 - state.assignment["client-2"]}
+    strategy.state = replace(state, assignment=wrong, groups=Groups(directions=known))
+    placing = strategy.filter_of(Placing)
+    placing.changed, placing.beside = {"client-1"}, {f"client-{i}" for i in (1, 2, 3)}
+    asked = fleet.grid.handlers
+    fleet.there(4)  # client-2 is away, and asked when it is back
+    fleet.play(7)
+    assert len(strategy.train_round.preliminary) == 4
+    assert {client for client, one in strategy.train_round.planned.values() if one.newcomer} == {"client-1"}
+    assert strategy.state.groups.directions.keys() == known.keys() - {"client-1"}
+    assert placing.beside == {"client-2"}
+    placing.load(*placing.dump())
+    fleet.grid.handlers = asked
+    fleet.play(8)
+    assert {client for client, one in strategy.train_round.planned.values() if one.newcomer} == {"client-2"}
+    assert strategy.assignment(strategy.state) == state.assignment
+    assert strategy.state.groups.directions.keys() == known.keys() - {"client-1", "client-2"}
+    assert placing.beside == set()
+
+
+def test_who_moves_while_it_is_not_to_train_begins_anew_later(tmp_path):
+    fleet = Fleet(tmp_path, "strategy.name=anchored", "server.fraction_train=0.5")
+    fleet.play(*range(1, 17))
+    strategy, placing = fleet.strategy, fleet.strategy.filter_of(Placing)
+    placing.changed = set(strategy.state.assignment)
+    waiting, round_ = {*placing.changed}, 17
+    while waiting:
+        fleet.play(round_)
+        trained = {reply.client for reply in strategy.train_round.replies.received}
+        for client, sent in strategy.train_round.planned.values():
+            if client in trained:
+                assert sent.newcomer == (sent.start == "received") == (client in waiting)
+        waiting -= trained
+        assert placing.anew == waiting
+        placing.load(*placing.dump())
+        round_ += 1
+    assert round_ > 18
+
+
 def test_what_doubles_on_one_device_or_on_few_of_many_concerns_nobody_else():
     names = [f"d{i}" for i in range(12)]
     clusters, before = dict.fromkeys([*names, "away"], 0), dict.fromkeys(names, 1.0)
     for doubled, asked in ((1, False), (2, False), (3, True)):  # a quarter of twelve
         losses = Placing()
         heard(losses, before, {**before, **dict.fromkeys(names[:doubled], 2.1)}, clusters=clusters, count=2)
-        assert ("away" in losses.changed) == asked
+        assert losses.beside == ({"away"} if asked else set())
+    losses = Placing()  # two of three whose losses are known: newcomers say nothing of a change
+    heard(losses, dict.fromkeys("abc", 1.0), {"a": 2.1, "b": 2.1, "c": 1.0, **before}, clusters=clusters, count=2)
+    assert "away" in losses.beside
+    losses = Placing()
+    heard(losses, {"a": 1.0, "b": 1.0}, {"a": 2.1, "b": 1.0}, clusters=clusters, count=2)  # one, though it is half
+    assert losses.beside == set()
     losses = Placing()
     heard(losses, before, {**before, **dict.fromkeys(names[:6], 1.9)}, clusters=clusters, count=2)
-    assert losses.changed == {*names[:6]}
+    assert (losses.changed, losses.beside) == ({*names[:6]}, set())
     losses = Placing()
     heard(losses, before, dict.fromkeys(names, 9.0), clusters=clusters)  # one model for all: nothing to choose
-    assert losses.changed == {*names}
+    assert (losses.changed, losses.beside) == ({*names}, set())
 
 
 def test_the_fleet_is_asked_at_most_once_in_ten_rounds_whatever_devices_say():
     losses, asked = Placing(), []
     for round_ in range(0, 48, 2):
         heard(losses, {"a": 1.0, "b": 1.0}, {"a": 9.0, "b": 9.0}, clusters={"a": 0, "b": 1, "away": 1}, count=2)
-        asked += [round_] if "away" in losses.changed else []
+        asked += [round_] if "away" in losses.beside else []
         losses.questions(["a", "b", "away"], ["a", "b", "away"], np.zeros((2, 2), np.float32))
         again = Placing()
         again.load(*losses.dump())
