@@ -59,7 +59,7 @@ class DataSettings(Section):
     )
     clients: int = Field(10, ge=1, description="Number of clients the data set is divided among.")
     groups: int | None = Field(None, ge=1, description="Number of true groups, for the partitions that have them.")
-    beta: float = Field(0.5, gt=0, description="Concentration of the Dirichlet partition.")
+    beta: float = Field(0.5, gt=0, description="Concentration of the Dirichlet and mixed partitions.")
     classes_per_client: int = Field(2, ge=1, description="Classes a client holds (pathological).")
     classes_per_group: int = Field(8, ge=1, description="Classes a group sees (class-groups).")
     heterogeneity: Literal["low", "mid", "high"] | None = Field(

@@ -111,13 +111,13 @@ class Receiver(MethodHooks[State], Sampling):
     def _choices(self, state: State, clients: Sequence[str], free: Sequence[str], ask: Ask) -> dict[str, int]:
         """Client → the cluster that it chose (`Placing`): of the round's ``clients`` those that are new or changed.
 
-        Of the others that are ``free``, which has all that are at no task, those whose data changed. Beside them those
-        whose clusters are ``doubted``. Who is asked only because others changed, and stays, has chosen nothing: what is
-        known of it and its personal model are kept.
+        Of the others that are ``free``, which has all that are at no task, those whose data changed. Who is asked
+        because others changed, or because its cluster is ``doubted``, and stays, has chosen nothing: what is known of
+        it and its personal model are kept.
         """
         if (placing := self.filter_of(Placing)) is None:
             return {}
-        placing.changed |= {*self.doubted(state)}
+        placing.doubt(self.doubted(state))
         beside, clusters = placing.beside - placing.changed, self.assignment(state)
         centers = self.centers(state)
         able = [client for client in free if client in self._nodes.judging]

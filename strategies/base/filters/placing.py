@@ -14,7 +14,7 @@ of the others in its cluster, whose model it was sent, too.
 
 Where the losses of several devices double in one round, the season has turned, or somebody moved all cameras of a hall.
 Then those who did not train in that round are asked, too: of few in a round the last would be found out after weeks.
-All are asked at most once in `REST` rounds, whatever devices say.
+They are asked at most once in `REST` rounds, whatever devices say; and so is each device whose cluster is doubted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Placing(Filter):
     """The last losses by client, beside which of how many clusters' models they are of.
 
     ``changed`` are those whose data have, and who were not asked since. ``beside`` are to be asked, too: who did not
-    train when several changed. All may be in ``rest`` rounds.
+    train when several changed, which all may be in ``rest`` rounds, and whose cluster was doubted, which ``doubted``
+    were in so many. Who chose its cluster and did not train since begins ``anew``.
     """
 
     key = "_placing"
@@ -54,6 +55,7 @@ class Placing(Filter):
         self.beside: set[str] = set()
         self.anew: set[str] = set()
         self.rest = 0
+        self.doubted: dict[str, int] = {}
 
     def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """Who chose its cluster trains its model first: it has no model of its own, or one of other data."""
@@ -66,6 +68,13 @@ class Placing(Filter):
         if reply.layers:
             self.anew.discard(reply.client)
         return reply
+
+    def doubt(self, clients: Collection[str]) -> None:
+        """Ask these as well, each at most once in `REST` rounds."""
+        self.doubted = {client: rounds - 1 for client, rounds in self.doubted.items() if rounds > 1}
+        new = {*clients} - self.doubted.keys()
+        self.beside |= new
+        self.doubted |= dict.fromkeys(new, REST)
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
         """What those of the clients are sent that are not ``placed``, have changed, or are to be asked ``beside``."""
@@ -132,7 +141,7 @@ class Placing(Filter):
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """For a checkpoint: no arrays."""
         sets = {"changed": sorted(self.changed), "beside": sorted(self.beside), "anew": sorted(self.anew)}
-        return {}, {"losses": self.losses, **sets, "rest": self.rest}
+        return {}, {"losses": self.losses, **sets, "rest": self.rest, "doubted": self.doubted}
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
@@ -140,6 +149,7 @@ class Placing(Filter):
         self.changed = set(rest["changed"])
         # A checkpoint of an earlier release has none of these.
         self.beside, self.anew, self.rest = {*rest.get("beside", [])}, {*rest.get("anew", [])}, rest.get("rest", 0)
+        self.doubted = dict(rest.get("doubted", {}))
 
 
 def _are_several(centers: Matrix) -> bool:
