@@ -161,14 +161,14 @@ def without_labels(fleet: Fleet, by_model: bool) -> tuple[int, int]:
 # --- the benchmark ------------------------------------------------------------------------------------------------
 
 
-def chosen(runs: Collection[Cell]) -> dict[str, list[Cell]]:
-    """By how devices differ, FeSEM's runs with K found on fleets that were made anew."""
+def chosen(runs: Collection[Cell]) -> dict[tuple[str, int], list[Cell]]:
+    """By how devices differ and how many they are, FeSEM's runs with K found on the fleets that are made anew."""
     found = defaultdict(list)
     for run in sorted(runs):
         alike = run.method == "fesem" and run.learning_rate == RATE and run.devices >= FEWEST
         if alike and run.kind in (*PARTITIONS, "iid"):
-            found[run.kind].append(run)
-    return found
+            found[run.kind, run.devices].append(run)
+    return dict(sorted(found.items()))
 
 
 def fleet_of(run: Cell) -> Fleet:
@@ -176,7 +176,7 @@ def fleet_of(run: Cell) -> Fleet:
 
 
 def summary(runs: Collection[Cell], right_runs: set[Cell]) -> Iterator[list[str]]:
-    """A line for each way to differ: in how many runs each is right."""
+    """A line for each way to differ and number of devices: in how many runs each is right."""
     kinds = chosen(runs)
     every = [run for found in kinds.values() for run in found]
 
@@ -187,26 +187,31 @@ def summary(runs: Collection[Cell], right_runs: set[Cell]) -> Iterator[list[str]
     names = {True: "vectors of each class", False: "of all samples"}
     heads = [f"{names[by]}, {what}" for by in best for what in ("K given", f"{best[by]:.0f}°")]
     ours = [f"{name}, K {how}" for name in ("FeSEM", "FLUX") for how in ("found", "given")]
-    yield ["devices differ by", "runs", *ours, *heads]
-    for kind, found in kinds.items():
+    yield ["devices differ by", "devices", "runs", *ours, *heads]
+    for (kind, devices), found in kinds.items():
         given = [cell for run in found if (cell := run._replace(method=f"fesem:{run.groups}")) in runs]
         counts = [sum(run in right_runs for run in found), sum(run in right_runs for run in given) if given else "–"]
         counts += [sum(by_descriptions(fleet_of(run), given=how) for run in found) for how in (False, True)]
         counts += [share(found, by, degrees) for by in best for degrees in (None, best[by])]
-        yield [kind, str(len(found)), *map(str, counts)]
+        yield [kind, str(devices), str(len(found)), *map(str, counts)]
 
 
 def unlabelled(runs: Collection[Cell]) -> Iterator[list[str]]:
-    """A line for each way to differ and numbers of groups and devices: the devices that come into their group."""
-    yield ["devices differ by", "groups", "devices", "placed", "right by FLUX's model", "right by projected samples"]
-    for kind, found in chosen(runs).items():
-        fleets = defaultdict(list)
-        for run in found if kind in PARTITIONS else ():
-            fleets[run.groups, run.devices].append(fleet_of(run))
-        for (groups, devices), alike in sorted(fleets.items()):
-            right = [[without_labels(fleet, by_model)[0] for fleet in alike] for by_model in (True, False)]
-            asked = sum(without_labels(fleet, False)[1] for fleet in alike)
-            yield [kind, *map(str, (groups, devices, asked, *map(sum, right)))]
+    """A line for each way to differ and number of groups: the share of devices that come into their group."""
+    fleets = defaultdict(list)
+    for run in (run for (kind, _), found in chosen(runs).items() if kind in PARTITIONS for run in found):
+        fleets[run.kind, run.groups, run.devices].append(fleet_of(run))
+    sizes = sorted({devices for *_, devices in fleets})
+    names = {True: "FLUX's model", False: "projected samples"}
+    heads = [f"{name}, {devices} devices" for name in names.values() for devices in sizes]
+    yield ["devices differ by", "groups", *heads]
+    for kind, groups in dict.fromkeys(fleet[:2] for fleet in sorted(fleets)):
+        found = [
+            np.sum([without_labels(fleet, by_model) for fleet in fleets[kind, groups, devices]] or [(0, 0)], axis=0)
+            for by_model in names
+            for devices in sizes
+        ]
+        yield [kind, str(groups), *(f"{right / placed:.2f}" if placed else "–" for right, placed in found)]
 
 
 def main() -> None:
