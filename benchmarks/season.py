@@ -1,10 +1,11 @@
 """A season in minutes, over gRPC: what each of twelve devices has in use in each hour.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE           # ten minutes on two cores
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE --seed 6001    # three minutes on two cores
     BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season rest               # bytes of four devices at rest
     python -m benchmarks.season table FILE > experiments/results/benchmarks/season.csv
     python -m benchmarks.season plot FILE docs/season.svg
 
+A run is added to FILE, and the table and the plot have means over all that are in it.
 FOLDER holds FashionMNIST. A server with a run without an end of FeSEM that weighs devices by their photos, and devices
 as their owners start them, whose cameras see one of three kinds: upright, turned by 90° or by 180°. An hour brings 20
 photos, of which the newest 60 stay; two devices have only their newest 15, so 3 test samples. Four devices come in hour
@@ -60,12 +61,13 @@ NAMES = [f"pi-{k:02}" for k in range(1, 13)]
 LATE, TURNED, SMALL, BAD = NAMES[8:], NAMES[2:5], (NAMES[6], NAMES[11]), NAMES[0]
 FROZEN, HOURS, JOIN, TURN, WRONG, NIGHTS = 2, 6, 3, 4, 5, (2, 4)
 PHOTOS, AN_HOUR, FEW, KINDS, TESTED, MANY = 60, 20, 15, 3, 1000, 600
-COLUMNS = ("hour", "device", "kind", "cluster", "round_in_use", "in_use", "made", "alone", "frozen", "fedavg")
+COLUMNS = ("seed", "hour", "device", "kind", "cluster", "round_in_use", "in_use", "made", "alone", "frozen", "fedavg")
 LEAST = 4  # devices that begin a round
 SETTINGS = """
 [run]
 name = "season"
 rounds = "endless"
+seed = {seed}
 
 [data]
 dataset = "own"
@@ -89,20 +91,20 @@ Floats = NDArray[np.float32]
 class Season:
     """One season; ``rows`` are its measurements."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = NAMES) -> None:
-        self.folder, self.port, self.names = folder, free_port(), names
+    def __init__(self, folder: Path, seed: int, names: Sequence[str] = NAMES) -> None:
+        self.folder, self.seed, self.port, self.names = folder, seed, free_port(), names
         self.run, self.rows = folder / "runs" / "season", list[dict[str, Any]]()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        data, generator = load_dataset("fashion-mnist"), np.random.default_rng(6001)
+        data, generator = load_dataset("fashion-mnist"), np.random.default_rng(seed)
         self.x, self.y = data.standardised(data.scaled(np.arange(len(data.y)))), data.y
         drawn = generator.permutation(len(self.y))
         self.test, self.pool = drawn[:TESTED], iter(drawn[TESTED:])
         self.kind = {name: k % KINDS for k, name in enumerate(NAMES)}
         self.photos: dict[str, list[tuple[Floats, int]]] = {name: [] for name in NAMES}
         self.frozen: dict[str, KeptModel] = {}
-        (folder / "season.toml").write_text(SETTINGS.format(least=LEAST))
+        (folder / "season.toml").write_text(SETTINGS.format(least=LEAST, seed=seed))
         self.settings = load_settings(folder / "season.toml")
-        self.one, self.generator = initial_model(self.settings), torch.Generator().manual_seed(6001)
+        self.one, self.generator = initial_model(self.settings), torch.Generator().manual_seed(seed)
         self.start("server", "server", "season.toml", "--insecure", "--port", str(self.port))
 
     # --- what its people do -------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Season:
         self.train_one(there)
         self.wait_until_all_rest(before)
         for name in there:
-            self.rows.append({"hour": hour, "device": name, **self.measured(name)})
+            self.rows.append({"seed": self.seed, "hour": hour, "device": name, **self.measured(name)})
         if hour == FROZEN:
             self.frozen = {name: device_model(self.folder / f"state-{name}") for name in there}
             last = [version for version in versions(self.run) if version.round == len(self.lines())]
@@ -259,10 +261,10 @@ def tensors_of(path: Path) -> dict[str, Any]:
     return dict(load_file(path))
 
 
-def run(file: Path) -> None:
+def run(file: Path, seed: int) -> None:
     """A season, hour by hour."""
     with tempfile.TemporaryDirectory(prefix="season-") as folder:
-        season = Season(Path(folder))
+        season = Season(Path(folder), seed)
         try:
             good = ""
             for hour in range(1, HOURS + 1):
@@ -273,7 +275,7 @@ def run(file: Path) -> None:
                 began = time.monotonic()
                 season.hour(hour)
                 of_hour = [row for row in season.rows if row["hour"] == hour]
-                shown = {k: round(mean(row[k] or 0 for row in of_hour), 3) for k in COLUMNS[5:]}
+                shown = {k: round(mean(row[k] or 0 for row in of_hour), 3) for k in COLUMNS[6:]}
                 print(
                     f"hour {hour}: {shown}, {len(season.lines())} rounds, {time.monotonic() - began:.0f} s", flush=True
                 )
@@ -290,10 +292,10 @@ def run(file: Path) -> None:
                 writer.writerows(season.rows)
 
 
-def rest() -> None:
+def rest(seed: int) -> None:
     """Four devices after an hour's work, of which nobody has anything new."""
     with tempfile.TemporaryDirectory(prefix="season-") as folder:
-        season = Season(Path(folder), NAMES[:LEAST])
+        season = Season(Path(folder), seed, NAMES[:LEAST])
         try:
             season.hour(1)
             for window in season.rest():
@@ -316,7 +318,7 @@ SHOWN = {  # column → figure, devices
 
 
 def means(file: Path) -> dict[str, list[float | None]]:
-    """The mean of each column in each hour, without the device whose labels are wrong then."""
+    """The mean of each column in each hour, over runs, without the device whose labels are wrong then."""
     with file.open(encoding="utf-8", newline="") as content:
         rows = list(csv.DictReader(content))
 
@@ -362,14 +364,15 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "rest", "table", "plot"))
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("svg", type=Path, nargs="?", default=Path("season.svg"))
+    parser.add_argument("--seed", type=int, default=6001)
     options = parser.parse_args()
     if (options.file is None) != (options.what == "rest"):
         parser.error("FILE goes with run, table and plot.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the processes of the season
     if options.what == "run":
-        run(options.file)
+        run(options.file, options.seed)
     elif options.what == "rest":
-        rest()
+        rest(options.seed)
     elif options.what == "table":
         table(options.file)
     else:
