@@ -8,6 +8,7 @@ SETTINGS = "settings.json"
 ROUNDS = "rounds.jsonl"  # a line a round
 SUMMARY = "summary.json"  # written last: a run without one did not end
 MODELS = "models"
+LOOKS = f"{MODELS}/looks.json"  # there: what the samples of the clusters' devices look like
 VERSIONS = f"{MODELS}/versions"  # there: what was sent in earlier rounds
 CHECKPOINTS = "checkpoint"
 REPORT = "report.html"

@@ -30,7 +30,10 @@ Allow = Annotated[
         help="A model, task or data set of your own that the folder names: its code is run.",
     ),
 ]
-Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluster whose model to use.")]
+Cluster = Annotated[
+    int | None,
+    typer.Option(min=0, help="With --run: the cluster whose model to use."),
+]
 
 
 def predict(
@@ -53,6 +56,11 @@ def predict(
     from bouquet.models.predict import predict as predictions
     from bouquet.models.predict import score_text
 
+    if run is not None and cluster is None and state_dir is None:
+        from bouquet.models.predict import cluster_by_look
+
+        cluster, why = cluster_by_look(run, paths, allow_model or ())
+        _say(why, err=True)
     kept, told = _model(state_dir, run, cluster, allow_model or ()), []
     if never := kept.card.untrained:
         _say(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)

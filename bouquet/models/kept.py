@@ -174,11 +174,7 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
 
     Raises `BouquetError` where the run folder has none. ``allowed`` is as in `device_model`.
     """
-    settings = _run_settings(run, allowed)
-    if _on_devices_only(settings.strategy.name):
-        raise BouquetError(
-            f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
-        )
+    card = run_card(run, allowed)
     from bouquet.server.record.versions import versions  # with Flower's server, as below
 
     file, start = run / MODELS / f"cluster-{cluster}.safetensors", run / START_ARRAYS
@@ -197,12 +193,22 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
+    return _loaded(card.to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
+
+
+def run_card(run: Path, allowed: Collection[str] = ()) -> ModelCard:
+    """What the models of a run take and tell. Raises `BouquetError` where those of its clusters cannot be used."""
+    settings = _run_settings(run, allowed)
+    if _on_devices_only(settings.strategy.name):
+        raise BouquetError(
+            f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
+        )
     if settings.table.inputs or not task_of(settings).has_classes:
         raise BouquetError(
             f"The run {run} is of numbers, which each device scales by its own: a model "
             "alone does not know the units. Use --state-dir on a device."
         )
-    return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
+    return ModelCard.of(settings)
 
 
 def _on_devices_only(name: str) -> bool:

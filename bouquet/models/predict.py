@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -22,14 +22,17 @@ from bouquet.client.data.table_text import table_files
 from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from bouquet.common.data.left_out import LeftOut
+from bouquet.common.data.looks import Looks, look_of, projected
 from bouquet.common.data.readers import read_npz
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings.sections import TableSettings
-from bouquet.models.kept import KeptModel, Scaled
+from bouquet.models.kept import KeptModel, Scaled, run_card
 from bouquet.models.odd import OddRows, reconstructed, row_errors
+from bouquet.server.run_folder import LOOKS
 
 BATCH = 64  # samples that are read and held in memory at once
+FEWEST, SURE = 8, 0.9  # samples to choose a cluster by; the share of devices that must come into theirs so
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,34 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int, strict: bool = Fal
         for path in paths:
             yield from _of_table(kept, path, top, strict)
         return
-    samples = _samples(kept, paths)
+    samples = _samples(kept.card, paths)
     while batch := list(islice(samples, BATCH)):
         yield from _predict_batch(kept, batch, top)
+
+
+def cluster_by_look(run: Path, paths: Sequence[Path], allowed: Collection[str] = ()) -> tuple[int, str]:
+    """The cluster of a run whose devices' samples look like all that are given, and how sure that is, in words.
+
+    Raises `BouquetError` where the run does not know it well enough, or the samples are too few.
+    """
+    card = run_card(run, allowed)
+    try:
+        looks = Looks.from_json((run / LOOKS).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, BouquetError):
+        raise BouquetError(
+            f"The run {run} does not know what its clusters look like (models/looks.json): choose one by --cluster."
+        ) from None
+    how = f"by that, {looks.right} of {looks.of} devices come into theirs"
+    if looks.right < SURE * looks.of:
+        raise BouquetError(f"What samples look like does not tell this run's clusters: {how}. Choose by --cluster.")
+    given = [projected(card.inputs(sample.raw[None])) for sample in _samples(card, paths) if sample.raw is not None]
+    if len(given) < FEWEST:
+        raise BouquetError(
+            f"A cluster is chosen by what at least {FEWEST} samples look like, and these are {len(given)}: give more, "
+            "or --cluster."
+        )
+    cluster = looks.nearest(look_of(np.concatenate(given)))
+    return cluster, f"cluster {cluster} of {len(looks.means)}, by what the images look like: {how}"
 
 
 def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction], strict: bool = False) -> str:
@@ -258,10 +286,10 @@ def _told(kept: KeptModel, name: str, values: NDArray[Any], top: int) -> Predict
     return Prediction(name, numbers=tuple((c, _rounded(float(v))) for c, v in pairs), unit=card.task.unit)
 
 
-def _samples(kept: KeptModel, paths: Iterable[Path]) -> Iterator[_Sample]:
+def _samples(card: ModelCard, paths: Iterable[Path]) -> Iterator[_Sample]:
     for path in paths:
         try:
-            yield from _samples_of(path, kept.card)
+            yield from _samples_of(path, card)
         except BouquetError as error:
             yield _Sample(str(path), error=str(error))
 

@@ -30,9 +30,10 @@ from bouquet.client.training.sgd import SGDOptions, sgd_options
 from bouquet.client.uploads.compression import CopyMemory
 from bouquet.client.uploads.privacy import PrivateUploads
 from bouquet.common import protocol
+from bouquet.common.data.looks import look_of, projected, to_bytes
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import Vector
-from bouquet.common.protocol import ARRAYS, RIVAL, TRAIN_SECONDS
+from bouquet.common.protocol import ARRAYS, LOOK, RIVAL, TRAIN_SECONDS
 from bouquet.common.protocol.compressed import reply_config
 
 
@@ -231,6 +232,8 @@ class Session(SessionInputs):
             is_served_alone = self.node.settings.personal.serve == "own" and received.start == "received"
             models, beside = (self.whole(base), self.whole(RIVAL)), None if is_served_alone else trained
             config |= judged(self.load, models, beside, self.samples.all_train, self.node.task, self.scorer)
+        if LOOK in received.config and self.private is None:
+            config[LOOK] = to_bytes(look_of(projected(self.samples.all_train[0].cpu().numpy())))
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:

@@ -58,6 +58,7 @@ CHOSEN = "cluster"  # metric: the cluster that it chose
 LOSS_GAP = "loss-gap"  # metric: between the worst and the best of the models that it compared
 RIVAL = "rival"  # record with the model that a device would have in another cluster, to be judged beside its own
 JUDGED = "rival-does-better"  # key of the reply's config: 1 where the device errs less with it, -1 where more, else 0
+LOOK = "look"  # key of both configs: asks what the samples look like; 256 bytes (`bouquet.common.data.looks`)
 
 STANDARD = "standard"  # the procedure that most methods need
 CHOOSE = "choose"  # the one of a device that is to say which cluster's model fits it

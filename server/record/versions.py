@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from bouquet.common.task.score import ACCURACY, Score
-from bouquet.server.record.writer import RunRecord, write_models
+from bouquet.server.record.writer import RunRecord, write_looks, write_models
 from bouquet.server.run_folder import VERSIONS
 from bouquet.strategies.base.strategy import MethodStrategy
 
@@ -56,6 +56,7 @@ def save_versions(run: Path, strategy: MethodStrategy[Any], round_: int) -> None
         if version.round >= round_ or (round_ - version.round >= RECENT and _is_passed(version.round, round_)):
             version.path.unlink(missing_ok=True)
     write_models(run / VERSIONS, strategy, lambda cluster: f"{round_:06d}-{cluster}.safetensors")
+    write_looks(run, strategy)
     kept = versions(run)
     size = sum(version.path.stat().st_size for version in kept)
     for version in kept:

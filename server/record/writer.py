@@ -23,7 +23,8 @@ from bouquet.common.settings import Settings
 from bouquet.common.settings.resume import check_continues
 from bouquet.common.system.files import keep_private, make_folder, sweep, write_atomically, write_json
 from bouquet.server import run_folder
-from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SUMMARY, VERSIONS, holds_run
+from bouquet.server.run_folder import CHECKPOINTS, LOOKS, MODELS, ROUNDS, SETTINGS, SUMMARY, VERSIONS, holds_run
+from bouquet.strategies.base.filters.looking import Looking
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -115,6 +116,7 @@ class RunRecord:
         ``frozen`` are the tensors that all models share and the strategy knows nothing of.
         """
         write_models(self.folder / MODELS, strategy, lambda cluster: f"cluster-{cluster}.safetensors", frozen)
+        write_looks(self.folder, strategy)
         write_json(self.folder / SUMMARY, dict(summary))
 
     def _make(self, settings: Settings) -> None:
@@ -141,3 +143,12 @@ def write_models(
         metadata = {"clients": json.dumps(members)}  # of several entries the order is by chance, and the digest with it
         arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
         write_atomically(folder / name(cluster), save(arrays, metadata))
+
+
+def write_looks(run: Path, strategy: MethodStrategy[Any]) -> None:
+    """Write beside the models what their clusters look like; no file where that is not known."""
+    looking = strategy.filter_of(Looking)
+    if (looks := looking and looking.known()) is None:
+        (run / LOOKS).unlink(missing_ok=True)
+    else:
+        write_atomically(run / LOOKS, looks.to_json().encode(), 0o600)

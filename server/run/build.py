@@ -14,6 +14,7 @@ from bouquet.server.monitoring.diagnosis import Expected
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.filters.canary import Canary
 from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.base.filters.looking import Looking
 from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.filters.serving import FleetVote
@@ -75,9 +76,15 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
                 # Before the first round there are no groups.
                 Rivals(lambda client: (groups := getattr(strategy.state, "groups", None)) and groups.model_for(client))
             )
+
+    def count_clusters() -> int:
+        return 0 if strategy.state is None else len(strategy.centers(strategy.state))
+
     if settings.personal.serve == "auto":
+        strategy.filters.append(FleetVote(count_clusters))
+    if serves_strangers(strategy, settings):
         strategy.filters.append(
-            FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))
+            Looking(lambda: {} if strategy.state is None else strategy.assignment(strategy.state), count_clusters)
         )
     if delivery := start.delivery():
         strategy.filters.append(delivery)
@@ -99,6 +106,12 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         strategy.filters.append(Compression(*codecs, settings.run.seed))
     strategy.draw_model = start.draw
     return strategy
+
+
+def serves_strangers(strategy: MethodStrategy[Any], settings: Settings) -> bool:
+    """Whether a cluster's model can be used where nobody trained: not in units of a device's own, nor if kept there."""
+    has_units = settings.table.inputs or not task_of(settings).has_classes
+    return not (settings.privacy.is_on or has_units or strategy.models_on_devices_only)
 
 
 def add_canary(strategy: MethodStrategy[Any], settings: Settings) -> None:

@@ -1,0 +1,75 @@
+"""A device without labels: its cluster is chosen by what its samples look like, where that tells clusters."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bouquet.client.data.loading import load_partition
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
+
+FLEET = ["data.clients=8", "data.samples_per_client=60", "run.rounds=4", "simulation.engine=inline"]
+FESEM = ["strategy.name=fesem", "strategy.num_clusters=2", "data.groups=2"]
+
+
+def run_of(folder, *changes):
+    settings = load_settings(None, [*FLEET, *changes])
+    simulate(settings, folder)
+    return settings
+
+
+def samples(folder, partition, part=0, count=None):
+    """Samples of a device in an npz without labels."""
+    own = load_partition("digits", partition, part, 8, 0, samples_per_client=60, groups=2)
+    np.savez(folder / f"{partition}-{part}.npz", x=own.train_x[:count])
+    return folder / f"{partition}-{part}.npz"
+
+
+def rounds_of(folder):
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("turned") / "run"
+    run_of(folder, *FESEM, "data.partition=rotated")
+    return folder
+
+
+def test_the_cluster_is_that_of_the_devices_whose_samples_look_alike(turned, tmp_path, bouquet):
+    last = rounds_of(turned)[-1]["assignment"]
+    for part in range(8):
+        status, out, err = bouquet("predict", samples(tmp_path, "rotated", part), "--run", turned)
+        said = f"cluster {last[f'client-{part}']} of 2, by what the images look like: by that, 8 of 8 devices"
+        assert (status, err) == (0, f"{said} come into theirs")
+        _, given, err = bouquet(
+            "predict", samples(tmp_path, "rotated", part), "--run", turned, "--cluster", last[f"client-{part}"]
+        )
+        assert (out, err) == (given, "")
+
+
+def test_few_samples_choose_none(turned, tmp_path, bouquet):
+    status, out, err = bouquet("predict", samples(tmp_path, "rotated", 0, 7), "--run", turned)
+    assert (status, out) == (2, "")
+    assert "at least 8 samples look like, and these are 7" in err
+    assert "--cluster" in err
+
+
+def test_clusters_that_differ_in_labels_alone_are_not_chosen(tmp_path, bouquet):
+    run_of(tmp_path / "run", *FESEM, "data.partition=label-permuted")
+    status, out, err = bouquet("predict", samples(tmp_path, "label-permuted"), "--run", tmp_path / "run")
+    assert (status, out) == (2, "")
+    assert "does not tell this run's clusters" in err
+    assert "--cluster" in err
+
+
+def test_a_device_says_it_once_and_with_one_cluster_never(turned, tmp_path, bouquet):
+    uploads = [line["bytes_up"] for line in rounds_of(turned)]
+    run_of(tmp_path / "run", "strategy.name=fedavg")
+    alike = [line["bytes_up"] for line in rounds_of(tmp_path / "run")]
+    print(uploads, alike)
+    assert not (tmp_path / "run/models/looks.json").exists()
+    status, _, err = bouquet("predict", samples(tmp_path, "rotated"), "--run", tmp_path / "run")
+    assert status == 2
+    assert "--cluster" in err
