@@ -174,7 +174,7 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
 
     Raises `BouquetError` where the run folder has none. ``allowed`` is as in `device_model`.
     """
-    card = run_card(run, allowed)
+    settings = _cluster_settings(run, allowed)
     from bouquet.server.record.versions import versions  # with Flower's server, as below
 
     file, start = run / MODELS / f"cluster-{cluster}.safetensors", run / START_ARRAYS
@@ -193,16 +193,27 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
-    return _loaded(card.to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
+    return _loaded(_cluster_card(run, settings).to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
 
 
 def run_card(run: Path, allowed: Collection[str] = ()) -> ModelCard:
-    """What the models of a run take and tell. Raises `BouquetError` where those of its clusters cannot be used."""
+    """What the clusters' models of a run take and tell. Raises `BouquetError` where they cannot be used by themselves.
+
+    ``allowed`` is as in `device_model`.
+    """
+    return _cluster_card(run, _cluster_settings(run, allowed))
+
+
+def _cluster_settings(run: Path, allowed: Collection[str]) -> Settings:
     settings = _run_settings(run, allowed)
     if _on_devices_only(settings.strategy.name):
         raise BouquetError(
             f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
         )
+    return settings
+
+
+def _cluster_card(run: Path, settings: Settings) -> ModelCard:
     if settings.table.inputs or not task_of(settings).has_classes:
         raise BouquetError(
             f"The run {run} is of numbers, which each device scales by its own: a model "

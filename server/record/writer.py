@@ -148,7 +148,8 @@ def write_models(
 def write_looks(run: Path, strategy: MethodStrategy[Any]) -> None:
     """Write beside the models what their clusters look like; no file where that is not known."""
     looking = strategy.filter_of(Looking)
-    if (looks := looking and looking.known()) is None:
+    looks = looking.known() if looking else None
+    if looks is None:
         (run / LOOKS).unlink(missing_ok=True)
     else:
         write_atomically(run / LOOKS, looks.to_json().encode(), 0o600)
