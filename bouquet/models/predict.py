@@ -118,8 +118,8 @@ def cluster_by_look(run: Path, paths: Sequence[Path], allowed: Collection[str] =
     given = [projected(card.inputs(sample.raw[None])) for sample in _samples(card, paths) if sample.raw is not None]
     if len(given) < FEWEST:
         raise BouquetError(
-            f"A cluster is chosen by what at least {FEWEST} samples look like, and {len(given)} can be read: give more, "
-            "or --cluster."
+            f"A cluster is chosen by what at least {FEWEST} samples look like, and {len(given)} can be read: give "
+            "more, or --cluster."
         )
     cluster = looks.nearest(look_of(np.concatenate(given)))
     return cluster, f"cluster {cluster} of {len(looks.means)}, by what the images look like: {how}"
