@@ -199,11 +199,12 @@ def test_who_moves_while_it_is_not_to_train_begins_anew_later(tmp_path):
 
 def test_what_doubles_on_one_device_or_on_few_of_many_concerns_nobody_else():
     names = [f"d{i}" for i in range(12)]
-    clusters, before = dict.fromkeys([*names, "away"], 0), dict.fromkeys(names, 1.0)
-    for doubled, asked in ((1, False), (2, False), (3, True)):  # a quarter of twelve
+    for doubled, of, asked in ((1, 12, False), (2, 12, False), (3, 12, True), (2, 9, False), (2, 8, True)):  # a quarter
+        clusters, before = dict.fromkeys([*names, "away"], 0), dict.fromkeys(names[:of], 1.0)
         losses = Placing()
         heard(losses, before, {**before, **dict.fromkeys(names[:doubled], 2.1)}, clusters=clusters, count=2)
-        assert losses.beside == ({"away"} if asked else set())
+        assert ("away" in losses.beside) == asked
+    before = dict.fromkeys(names, 1.0)
     losses = Placing()  # two of three whose losses are known: newcomers say nothing of a change
     heard(losses, dict.fromkeys("abc", 1.0), {"a": 2.1, "b": 2.1, "c": 1.0, **before}, clusters=clusters, count=2)
     assert "away" in losses.beside
