@@ -30,10 +30,7 @@ Allow = Annotated[
         help="A model, task or data set of your own that the folder names: its code is run.",
     ),
 ]
-Cluster = Annotated[
-    int | None,
-    typer.Option(min=0, help="With --run: the cluster whose model to use."),
-]
+Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluster whose model to use.")]
 
 
 def predict(
