@@ -105,12 +105,17 @@ class MethodHooks(ABC, Generic[State]):
         return getattr(state, "assignment", {})
 
     def doubted(self, state: State) -> Collection[str]:
-        """Clients that may be in a wrong cluster, and choose anew, of a method that `places_by_loss`."""
-        return []
+        """Clients that may be in a wrong cluster, and choose anew, of a method that `places_by_loss`.
+
+        Where the state has ``groups`` (`bouquet.strategies.base.groups`), those whose data pull them elsewhere.
+        """
+        return getattr(getattr(state, "groups", None), "pulled", [])
 
     def placed(self, state: State, chosen: Mapping[str, int]) -> State:
-        """With the clusters that clients chose, of a method that `places_by_loss`."""
-        return replace(state, assignment={**self.assignment(state), **chosen})  # type: ignore[type-var]
+        """With the clusters that clients chose, of a method that `places_by_loss`; ``groups`` forget these."""
+        groups: Any = getattr(state, "groups", None)
+        known = {"groups": groups.without(chosen)} if hasattr(groups, "without") else {}
+        return replace(state, assignment={**self.assignment(state), **chosen}, **known)  # type: ignore[type-var]
 
     def prepare(self, state: State, round_: int, clients: Sequence[str], ask: Ask) -> State:
         """A preliminary exchange inside a round: ``ask`` sends instructions and returns the replies."""

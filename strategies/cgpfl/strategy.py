@@ -116,14 +116,6 @@ class CGPFL(OneShotClustering):
             last={"moved": count_moved(state.assignment, step.assignment), "log_p": step.groups.log_p},
         )
 
-    def doubted(self, state: OneShotState) -> Sequence[str]:
-        """Clients whose data pull them elsewhere."""
-        return state.groups.pulled
-
-    def placed(self, state: OneShotState, chosen: Mapping[str, int]) -> OneShotState:
-        """Move these clients to the contexts that they chose, and forget where their data pulled before."""
-        return super().placed(replace(state, groups=state.groups.without(chosen)), chosen)
-
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """K-means of the clients' ω, here as what they changed in their common start."""
         labels, _, inertia = kmeans(updates, self.expected_clusters, self.seed)

@@ -112,14 +112,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
             groups=found.groups,
         )
 
-    def doubted(self, state: FeSEMState) -> Sequence[str]:
-        """Clients whose data pull them elsewhere."""
-        return state.groups.pulled
-
-    def placed(self, state: FeSEMState, chosen: Mapping[str, int]) -> FeSEMState:
-        """Move these clients to the clusters that they chose, and forget where their data pulled before."""
-        return super().placed(replace(state, groups=state.groups.without(chosen)), chosen)
-
     def wants_late(self, state: FeSEMState) -> bool:
         """Not before the first clustering where K is given: those models come from one common start."""
         return self.num_clusters == "auto" or bool(state.assignment)
