@@ -131,12 +131,12 @@ def partition(
             parts = rules.iid(labels, num_clients, seed)
     if name == "rotated":
         rotations = [group * 360 / turns for group in range(turns)]
-    if name == "label-permuted":
-        permutations = [*rules.label_permutations(num_classes or int(labels.max()) + 1, turns, seed)]
     if name == "mixed":
-        pairs = rules.label_permutations(num_classes or int(labels.max()) + 1, -(-turns // 2), seed)
         rotations = [group % 2 * 180.0 for group in range(turns)]
-        permutations = [pairs[group // 2] for group in range(turns)]
+    if name in ("label-permuted", "mixed"):
+        alike = 2 if name == "mixed" else 1  # groups in a row with one permutation
+        drawn = rules.label_permutations(num_classes or int(labels.max()) + 1, -(-turns // alike), seed)
+        permutations = [drawn[group // alike] for group in range(turns)]
     if mixes is None:
         mixes = np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
     parts = [_capped(part, samples_per_client, (seed, i)) for i, part in enumerate(parts)]
