@@ -32,6 +32,7 @@ class Looking(Filter):
         self.seen_in: dict[str, int | None] = {}
         self._asks = False
         self._now: Mapping[str, int] = {}
+        self._known: tuple[Mapping[str, int], Looks | None] | None = None  # of these clusters; None where looks are new
 
     def begin(self, round_: int) -> None:
         """Note in which clusters those are that said it in the round before."""
@@ -52,12 +53,18 @@ class Looking(Filter):
     def incoming(self, reply: ClientReply) -> ClientReply:
         """Keep what it said; of what no honest device says, nothing."""
         if self._asks and (look := from_bytes(reply.config.get(LOOK))) is not None:
-            self.looks[reply.client], self.seen_in[reply.client] = look, None
+            self.looks[reply.client], self.seen_in[reply.client], self._known = look, None, None
         return reply
 
     def known(self) -> Looks | None:
-        """What clusters look like now; None where that is not known of each."""
-        return Looks.known(self.looks, self.assignment())
+        """What clusters look like now; None where that is not known of each.
+
+        It is asked in each round, and with 1,000 devices takes a second: so only where something changed.
+        """
+        clusters = self.assignment()
+        if self._known is None or self._known[0] != clusters:
+            self._known = dict(clusters), Looks.known(self.looks, clusters)
+        return self._known[1]
 
     def dump(self) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
         """For a checkpoint."""
@@ -65,4 +72,4 @@ class Looking(Filter):
 
     def load(self, arrays: Mapping[str, NDArray[Any]], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
-        self.looks, self.seen_in = dict(arrays), dict(rest["seen_in"])
+        self.looks, self.seen_in, self._known = dict(arrays), dict(rest["seen_in"]), None
