@@ -50,12 +50,10 @@ def predict(
     like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit. Over
     samples that the device has trained on it is no test.
     """
+    from bouquet.models.predict import cluster_by_look, score_text
     from bouquet.models.predict import predict as predictions
-    from bouquet.models.predict import score_text
 
     if run is not None and cluster is None and state_dir is None:
-        from bouquet.models.predict import cluster_by_look
-
         cluster, why = cluster_by_look(run, paths, allow_model or ())
         _say(why, err=True)
     kept, told = _model(state_dir, run, cluster, allow_model or ()), []

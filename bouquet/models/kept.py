@@ -26,7 +26,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS, outside_methods
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings import Settings
-from bouquet.common.task.task import Task, make_task, task_of
+from bouquet.common.task.task import Task, has_own_units, make_task
 from bouquet.common.texts import setting_of
 from bouquet.common.torchvision_compat import TORCHVISION
 from bouquet.server.run_folder import MODELS, SETTINGS, START_ARRAYS, SUMMARY
@@ -214,7 +214,7 @@ def _cluster_settings(run: Path, allowed: Collection[str]) -> Settings:
 
 
 def _cluster_card(run: Path, settings: Settings) -> ModelCard:
-    if settings.table.inputs or not task_of(settings).has_classes:
+    if has_own_units(settings):
         raise BouquetError(
             f"The run {run} is of numbers, which each device scales by its own: a model "
             "alone does not know the units. Use --state-dir on a device."

@@ -139,6 +139,11 @@ def task_of(settings: Settings) -> Task:
     return make_task(settings.task)
 
 
+def has_own_units(settings: Settings) -> bool:
+    """Whether a model tells numbers, or is fed columns, that each device scales by its own data."""
+    return bool(settings.table.inputs) or not task_of(settings).has_classes
+
+
 @lru_cache(maxsize=8)
 def make_task(settings: TaskSettings) -> Task:
     """The task that the settings name."""

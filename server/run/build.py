@@ -9,7 +9,7 @@ from bouquet.common.model.build import model_shape
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.privacy_accounting import check_model
 from bouquet.common.settings import Settings
-from bouquet.common.task.task import task_of
+from bouquet.common.task.task import has_own_units, task_of
 from bouquet.server.monitoring.diagnosis import Expected
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.filters.canary import Canary
@@ -110,8 +110,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
 
 def serves_strangers(strategy: MethodStrategy[Any], settings: Settings) -> bool:
     """Whether a cluster's model can be used where nobody trained: not in units of a device's own, nor if kept there."""
-    has_units = settings.table.inputs or not task_of(settings).has_classes
-    return not (settings.privacy.is_on or has_units or strategy.models_on_devices_only)
+    return not (settings.privacy.is_on or has_own_units(settings) or strategy.models_on_devices_only)
 
 
 def add_canary(strategy: MethodStrategy[Any], settings: Settings) -> None:
