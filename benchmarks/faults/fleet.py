@@ -163,6 +163,8 @@ class Fleet:
         where = ("--host", "0.0.0.0", "--port", str(self.port), "--out", str(self.first))
         with self.lock:
             if not self.serves:
+                with self.log.open("a") as log:  # one that was killed has not said that it waits no more
+                    log.write("Started.\n")
                 self.server = self._run(self.log, "server", "--keys", "keys", *where, "first.toml", how)
 
     @property

@@ -173,8 +173,6 @@ def _await_fleet(federation: Fleet) -> list[str]:
             raise BouquetError("Not all of the fleet came back after the schedule before.")
         if federation.server is not None and (code := federation.server.poll()) is not None:
             notes.append(f"before it the server ended with status {code}: {_last_line(federation.log)}")
-            with federation.log.open("a") as log:  # one that was killed has not said that it waits no more
-                log.write("Started again.\n")
             federation.start_server()
         time.sleep(0.2)
     return notes

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -32,6 +33,23 @@ def test_a_seed_is_a_schedule_and_each_fault_meets_each_strategy():
         assert 1 <= fault.round <= ROUNDS
         assert fault.seconds <= 1.5
         assert fault.pause <= 8
+
+
+def test_a_server_that_is_started_again_waits_once_it_says_so_again(tmp_path):
+    """What it had said before it was killed stands in the log still, and so would the end of a schedule be believed."""
+    from benchmarks.faults import fleet
+    from benchmarks.faults.run import _waits
+
+    waiting = "Waiting for the next run: bouquet run NEXT.toml\n"
+    log = tmp_path / "server.log"
+    log.write_text(waiting)
+    killed = SimpleNamespace(waiting=True, port=1, first=tmp_path, log=log, serves=False, lock=threading.RLock())
+    killed._run = lambda *_: None
+    assert _waits(log.read_text())
+    fleet.Fleet.start_server(killed)
+    assert not _waits(log.read_text())
+    log.write_text(log.read_text() + waiting)
+    assert _waits(log.read_text())
 
 
 @pytest.fixture(scope="module")
