@@ -14,7 +14,8 @@ of the others in its cluster, whose model it was sent, too.
 
 Where the losses of several devices double in one round, the season has turned, or somebody moved all cameras of a hall.
 Then those who did not train in that round are asked, too: of few in a round the last would be found out after weeks.
-They are asked at most once in `REST` rounds, whatever devices say; and so is each device whose cluster is doubted.
+They are asked at most once in `REST` rounds, whatever devices say; and each device whose cluster is doubted at most
+once in `AGAIN`: a doubt after that is of newer updates, and judged by models that have learned more.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Matrix = NDArray[np.float32]
 Model = tuple[int, int]  # which center, of how many
 
 JUMP, LEAST, REMEMBERED = 1.25, 0.05, 3  # LEAST: where next to nothing is left to learn, a loss flickers
-DOUBLED, SEVERAL, SHARE, REST = 2.0, 2, 0.25, 10  # SHARE: of the devices whose last losses are known
+DOUBLED, SEVERAL, SHARE = 2.0, 2, 0.25  # SHARE: of the devices whose last losses are known
+REST, AGAIN = 10, 5
 
 
 class Placing(Filter):
@@ -70,11 +72,11 @@ class Placing(Filter):
         return reply
 
     def doubt(self, clients: Collection[str]) -> None:
-        """Ask these as well, each at most once in `REST` rounds."""
+        """Ask these as well, each at most once in `AGAIN` rounds."""
         self.doubted = {client: rounds - 1 for client, rounds in self.doubted.items() if rounds > 1}
         new = {*clients} - self.doubted.keys()
         self.beside |= new
-        self.doubted |= dict.fromkeys(new, REST)
+        self.doubted |= dict.fromkeys(new, AGAIN)
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
         """What those of the clients are sent that are not ``placed``, have changed, or are to be asked ``beside``."""
