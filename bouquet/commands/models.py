@@ -50,10 +50,11 @@ def predict(
     like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit. Over
     samples that the device has trained on it is no test.
     """
+    from bouquet.models.kept import clusters_of
     from bouquet.models.predict import cluster_by_look, score_text
     from bouquet.models.predict import predict as predictions
 
-    if run is not None and cluster is None and state_dir is None:
+    if run is not None and cluster is None and state_dir is None and len(clusters_of(run)) > 1:
         cluster, why = cluster_by_look(run, paths, allow_model or ())
         _say(why, err=True)
     kept, told = _model(state_dir, run, cluster, allow_model or ()), []
@@ -152,12 +153,14 @@ def _say(text: str, err: bool = False) -> None:
 
 
 def _model(state_dir: Path | None, run: Path | None, cluster: int | None, allowed: Collection[str]) -> KeptModel:
-    from bouquet.models.kept import cluster_model, device_model
+    from bouquet.models.kept import cluster_model, clusters_of, device_model
 
     if run is None:
         if cluster is not None:
             raise BouquetError("--cluster chooses a model of a run: give --run, too.")
         return device_model(state_dir or Path("bouquet-state"), allowed)
-    if cluster is None or state_dir is not None:
-        raise BouquetError("--run takes --cluster, and not --state-dir.")
-    return cluster_model(run, cluster, allowed)
+    if state_dir is not None:
+        raise BouquetError("--run names a run on the server, --state-dir what a device keeps: give one of them.")
+    if cluster is None and len(there := clusters_of(run)) > 1:
+        raise BouquetError(f"The run {run} has clusters {', '.join(map(str, there))}: choose one by --cluster.")
+    return cluster_model(run, cluster or 0, allowed)

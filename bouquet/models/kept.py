@@ -185,15 +185,22 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         tensors = {} if has_ended or not start.exists() else load_safetensors(start.read_bytes())
         tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
     except FileNotFoundError:
-        there = {path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors")}
-        there |= {str(version.cluster) for version in versions(run)}
-        available = (
-            f"clusters {', '.join(sorted(there))}" if there else "no models; they are written at the end of a run"
-        )
+        there = ", ".join(map(str, clusters_of(run)))
+        available = f"clusters {there}" if there else "no models; they are written at the end of a run"
         raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
     return _loaded(_cluster_card(run, settings).to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
+
+
+def clusters_of(run: Path) -> list[int]:
+    """The clusters whose models a run has at its end; before that, those that were sent one in the last round."""
+    from bouquet.server.record.versions import versions  # with Flower's server, as above
+
+    ended = [path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors")]
+    sent = versions(run)
+    now = [version.cluster for version in sent if version.round == sent[-1].round]
+    return sorted(map(int, ended) if (run / SUMMARY).exists() or not now else now)
 
 
 def run_card(run: Path, allowed: Collection[str] = ()) -> ModelCard:

@@ -174,7 +174,7 @@ def test_a_cluster_of_a_run(tmp_path, bouquet):
     assert (status, out.startswith(f"{tmp_path}/x.npz[0]: ")) == (0, True)
     assert "the run has clusters 0, 1" in bouquet("predict", "x", "--run", tmp_path / "run", "--cluster", 7)[2]
     assert "is no run folder" in bouquet("predict", "x", "--run", tmp_path, "--cluster", 0)[2]
-    assert "--run takes --cluster" in bouquet("export", "x.pt", "--run", tmp_path / "run")[2]
+    assert "has clusters 0, 1: choose one by --cluster" in bouquet("export", "x.pt", "--run", tmp_path / "run")[2]
     assert "give --run, too" in bouquet("predict", "x", "--cluster", 0)[2]
     own, text = tmp_path / "run" / "settings.json", (tmp_path / "run" / "settings.json").read_text()
     for name in ("fedper", "standalone"):

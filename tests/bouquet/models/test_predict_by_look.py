@@ -1,6 +1,7 @@
 """A device without labels: its cluster is chosen by what its samples look like, where that tells clusters."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -73,8 +74,20 @@ def test_a_device_says_it_once(turned):
     assert all(8 * 256 < asked - other < 8 * 300 for other in others)
 
 
-def test_a_run_that_knows_no_looks_says_so(tmp_path, bouquet):
+def test_a_run_of_one_cluster_needs_no_choice(tmp_path, bouquet):
     run_of(tmp_path / "run", "strategy.name=fedavg")
+    x = samples(tmp_path, "rotated", 0, 3)
+    status, out, err = bouquet("predict", x, "--run", tmp_path / "run")
+    assert (status, err) == (0, "")
+    assert bouquet("predict", x, "--run", tmp_path / "run", "--cluster", 0) == (0, out, "")
+
+
+def test_a_run_that_knows_no_looks_says_so(turned, tmp_path, bouquet):
+    shutil.copytree(turned, tmp_path / "run")
+    (tmp_path / "run" / "models" / "looks.json").unlink()
     status, _, err = bouquet("predict", samples(tmp_path, "rotated"), "--run", tmp_path / "run")
     assert status == 2
     assert "models/looks.json): choose one by --cluster" in err
+    status, _, err = bouquet("export", tmp_path / "model.pt", "--run", tmp_path / "run")
+    assert (status, (tmp_path / "model.pt").exists()) == (2, False)
+    assert "has clusters 0, 1: choose one by --cluster" in err
