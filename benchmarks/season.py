@@ -1,6 +1,6 @@
 """A season in minutes, over gRPC: what each of twelve devices has in use in each hour.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE --seed 6001    # three minutes on two cores
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE --seed 6001    # two minutes on two idle cores
     BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season rest               # bytes of four devices at rest
     python -m benchmarks.season table FILE > experiments/results/benchmarks/season.csv
     python -m benchmarks.season plot FILE docs/season.svg

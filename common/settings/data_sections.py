@@ -95,7 +95,7 @@ class DataSettings(Section):
     drift: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0, le=1)]], ...] = Field(
         (),
         description="In simulation, e.g. [[8, 0.5], [16, 0.0]]: from round 8 on half of the devices have each other's "
-        "parts of the data, where there are groups of another one; from round 16 on their own again.",
+        "parts of the data, where there are groups mostly of another one; from round 16 on their own again.",
     )
     classes: tuple[str, ...] = Field(
         (), description="Names of the classes of the devices' own data, or of a folder of images, in label order."
