@@ -1,5 +1,6 @@
 """DC-PFL's bytes over whole cycles of α rounds, as a share of what travels when every layer does, from run folders.
 
+``last cycle`` is the mean accuracy of its rounds, less that of the last one: whether the last is a high point.
 Round 1 sends every layer up and down, as FedAvg does in every round. A cycle is α rounds after T_start; one with a
 trial, or next to one, sends whole models for it and is counted apart. From the repository's root:
 
@@ -26,19 +27,27 @@ def cycles(folder: Path, rounds: int, factor: int) -> tuple[list[float], list[fl
     return quiet, busy, sum(sent) / (len(sent) * sent[0])
 
 
+def last_cycle(folder: Path, factor: int) -> float:
+    """Mean accuracy of the last cycle's rounds, less that of the last one."""
+    scores = [line["accuracy_macro"] for line in read_run(folder).rounds[-factor:]]
+    return float(sum(scores) / len(scores) - scores[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--discrepancy-rounds", type=int, default=5, help="T_start of the runs")
     parser.add_argument("--slow-factor", type=int, default=3, help="α of the runs")
     options = parser.parse_args()
-    print(f"{'quiet cycles':>14} {'with trials':>14} {'whole run':>10}  run")
+    print(f"{'quiet cycles':>14} {'with trials':>14} {'whole run':>10} {'last cycle':>11}  run")
     for folder in options.runs:
         if not (folder / "rounds.jsonl").is_file():
             continue
         quiet, busy, whole = cycles(folder, options.discrepancy_rounds, options.slow_factor)
         texts = [f"{sum(part) / len(part):.3f} ({len(part):2d})" if part else "–" for part in (quiet, busy)]
-        print(f"{texts[0]:>14} {texts[1]:>14} {whole:>10.3f}  {folder.name}")
+        print(
+            f"{texts[0]:>14} {texts[1]:>14} {whole:>10.3f} {last_cycle(folder, options.slow_factor):>+11.4f}  {folder.name}"
+        )
 
 
 if __name__ == "__main__":
