@@ -45,9 +45,8 @@ def main() -> None:
             continue
         quiet, busy, whole = cycles(folder, options.discrepancy_rounds, options.slow_factor)
         texts = [f"{sum(part) / len(part):.3f} ({len(part):2d})" if part else "–" for part in (quiet, busy)]
-        print(
-            f"{texts[0]:>14} {texts[1]:>14} {whole:>10.3f} {last_cycle(folder, options.slow_factor):>+11.4f}  {folder.name}"
-        )
+        last = last_cycle(folder, options.slow_factor)
+        print(f"{texts[0]:>14} {texts[1]:>14} {whole:>10.3f} {last:>+11.4f}  {folder.name}")
 
 
 if __name__ == "__main__":
