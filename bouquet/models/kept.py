@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from bouquet.common.task.task import Task, has_own_units, make_task
 from bouquet.common.texts import setting_of
 from bouquet.common.torchvision_compat import TORCHVISION
 from bouquet.server.run_folder import MODELS, SETTINGS, START_ARRAYS, SUMMARY
+
+if TYPE_CHECKING:
+    from bouquet.server.record.versions import Version
 
 
 class Mixture(nn.Module):
@@ -175,15 +178,12 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
     Raises `BouquetError` where the run folder has none. ``allowed`` is as in `device_model`.
     """
     settings = _cluster_settings(run, allowed)
-    from bouquet.server.record.versions import versions  # with Flower's server, as below
-
     file, start = run / MODELS / f"cluster-{cluster}.safetensors", run / START_ARRAYS
-    sent = [version.path for version in versions(run) if version.cluster == cluster]
-    has_ended = (run / SUMMARY).exists() or not sent
+    sent = [version.path for version in _sent(run) if version.cluster == cluster]
     try:
         # A version lacks the layers that are frozen, which all have as the run began with them.
-        tensors = {} if has_ended or not start.exists() else load_safetensors(start.read_bytes())
-        tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
+        tensors = {} if not sent or not start.exists() else load_safetensors(start.read_bytes())
+        tensors |= load_safetensors((sent[-1] if sent else file).read_bytes())
     except FileNotFoundError:
         there = ", ".join(map(str, clusters_of(run)))
         available = f"clusters {there}" if there else "no models; they are written at the end of a run"
@@ -195,12 +195,17 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
 
 def clusters_of(run: Path) -> list[int]:
     """The clusters whose models a run has at its end; before that, those that were sent one in the last round."""
-    from bouquet.server.record.versions import versions  # with Flower's server, as above
+    if sent := _sent(run):
+        return sorted(version.cluster for version in sent if version.round == sent[-1].round)
+    files = run.glob(f"{MODELS}/cluster-*.safetensors")
+    return sorted(int(path.stem.removeprefix("cluster-")) for path in files)
 
-    ended = [path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors")]
-    sent = versions(run)
-    now = [version.cluster for version in sent if version.round == sent[-1].round]
-    return sorted(map(int, ended) if (run / SUMMARY).exists() or not now else now)
+
+def _sent(run: Path) -> list[Version]:
+    """What the clusters of a run that goes on were sent; nothing of one that has ended, whose models are written."""
+    from bouquet.server.record.versions import versions  # with Flower's server, as below
+
+    return [] if (run / SUMMARY).exists() else versions(run)
 
 
 def run_card(run: Path, allowed: Collection[str] = ()) -> ModelCard:
