@@ -9,13 +9,13 @@ trial, or next to one, sends whole models for it and is counted apart. From the 
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from bouquet.server.record.reader import read_run
 
 
-def cycles(folder: Path, rounds: int, factor: int) -> tuple[list[float], list[float], float]:
+def cycles(lines: list[dict[str, Any]], rounds: int, factor: int) -> tuple[list[float], list[float], float]:
     """Shares of quiet cycles, of cycles around a trial, and of the whole run."""
-    lines = read_run(folder).rounds
     sent = [line["bytes_up"] + line["bytes_down"] for line in lines]
     tried = [line["strategy"].get("trial") is not None for line in lines]
     quiet: list[float] = []
@@ -27,9 +27,9 @@ def cycles(folder: Path, rounds: int, factor: int) -> tuple[list[float], list[fl
     return quiet, busy, sum(sent) / (len(sent) * sent[0])
 
 
-def last_cycle(folder: Path, factor: int) -> float:
+def last_cycle(lines: list[dict[str, Any]], factor: int) -> float:
     """Mean accuracy of the last cycle's rounds, less that of the last one."""
-    scores = [line["accuracy_macro"] for line in read_run(folder).rounds[-factor:]]
+    scores = [line["accuracy_macro"] for line in lines[-factor:]]
     return float(sum(scores) / len(scores) - scores[-1])
 
 
@@ -43,9 +43,10 @@ def main() -> None:
     for folder in options.runs:
         if not (folder / "rounds.jsonl").is_file():
             continue
-        quiet, busy, whole = cycles(folder, options.discrepancy_rounds, options.slow_factor)
+        lines = read_run(folder).rounds
+        quiet, busy, whole = cycles(lines, options.discrepancy_rounds, options.slow_factor)
         texts = [f"{sum(part) / len(part):.3f} ({len(part):2d})" if part else "–" for part in (quiet, busy)]
-        last = last_cycle(folder, options.slow_factor)
+        last = last_cycle(lines, options.slow_factor)
         print(f"{texts[0]:>14} {texts[1]:>14} {whole:>10.3f} {last:>+11.4f}  {folder.name}")
 
 
